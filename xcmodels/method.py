@@ -61,7 +61,7 @@ class TrainingPlan:
     @classmethod
     def of(cls, config: Any, tables: Mapping[str, RowRule]) -> "TrainingPlan":
         """Return the plan of a configuration whose settings are called as the fields here are."""
-        return cls(config.epochs, config.batch_size, config.lr, tables, config.warmup,
+        return cls(config.epochs, config.batch_size, getattr(config, "lr", 0.0), tables, config.warmup,
                    decay=getattr(config, "decay", "linear"), least_steps=config.least_steps,
                    most_steps=config.most_steps)
 

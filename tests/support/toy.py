@@ -20,8 +20,8 @@ from xcmodels.data.corpus import Corpus, Ragged, Texts
 from xcmodels.data.tokens import Tokenizer
 from xcmodels.method import Method
 from xcmodels.methods.astra.config import AstraConfig
-from xcmodels.methods.ngame.config import NgameConfig
-from xcmodels.methods.ngame_m1 import ModuleConfig
+from xcmodels.methods.ngame.config import ClassifierModuleConfig, NgameConfig
+from xcmodels.methods.ngame_m1 import EncoderModuleConfig
 from xcmodels.methods.presets import resolve
 from xcmodels.methods.ramen.config import GraphConfig, RamenConfig
 from xcmodels.methods.registry import METHODS
@@ -160,9 +160,9 @@ def _idf(tokenizer: Tokenizer, sides: list) -> np.ndarray:
 _BAG = EncoderConfig(source="random", dim=32, batch=256)
 _FUSION = FusionConfig(shortlist=20, min_leaf=20)
 NGAME = NgameConfig(
-    m1=ModuleConfig(epochs=12, batch_size=64, lr=2e-3, table_lr=1e-2, warmup=5, refresh_from=4, refresh_every=4,
+    m1=EncoderModuleConfig(epochs=12, batch_size=64, lr=2e-3, table_lr=1e-2, warmup=5, refresh_from=4, refresh_every=4,
                     double_every=4, cluster_size=4, cluster_max=8),
-    m2=ModuleConfig(epochs=6, batch_size=64, lr=0.0, table_lr=1e-2, warmup=5, refresh_from=0, refresh_every=6,
+    m2=ClassifierModuleConfig(epochs=6, batch_size=64, table_lr=1e-2, warmup=5, refresh_from=0, refresh_every=6,
                     double_every=6, cluster_size=4, cluster_max=8, positives=3, dropout=0.3),
     fusion=_FUSION, encoder=replace(_BAG, token_dropout=0.1, idf_power=1.0))
 ASTRA = AstraConfig(epochs=8, batch_size=64, lr=2e-3, token_lr=1e-2, label_lr=0.1, warmup=5, refresh_from=3,

@@ -71,6 +71,28 @@ def test_mined_negatives_join_the_batch_of_their_query():
     assert len(drawn) > 1
 
 
+def test_as_many_positives_of_a_query_are_drawn_as_are_asked_for():
+    corpus, config = toy.trained("ngame").corpus, toy_config()
+    rows = corpus.training_rows()[:40]
+    stage = toy.made_by("ngame", replace(config, m1=replace(config.m1, positives=2))).stages[0]
+    batch = stage.batch(corpus, stage.rounds[0], Mined(), rows, seeds.generator(0, "draw"))
+    pool, chosen = batch.sides["labels"].ids, batch.blocks["triplet"].chosen_positives
+    for row, columns in zip(rows, chosen, strict=True):
+        drawn = pool[columns[columns >= 0]].tolist()
+        assert set(drawn) <= {*corpus.train_positives[row]} and len(set(drawn)) == len(drawn)
+        assert len(drawn) == min(2, len(corpus.train_positives[row]))
+
+
+@pytest.mark.parametrize("name", ["ngame mined", "tas"])
+def test_negatives_are_mined_for_the_epochs_that_there_are(name):
+    """From a supply for more epochs than come, what is drawn would be near nothing."""
+    config = (toy.FAMILIES | toy.VARIANTS)[name]
+    never = {"refresh_from": 0, "refresh_every": 10_000}
+    config = replace(config, m1=replace(config.m1, mined=2, epochs=5, **never)) if name == "ngame mined" else replace(
+        config, negatives=2, epochs=5, **never)
+    assert [each.negatives for each in toy.made_by(name, config).stages[0].rounds] == [10]
+
+
 @pytest.mark.parametrize(("name", "unit"), [("ngame", False), ("ngame unit", True)])
 def test_classifiers_are_trained_and_served_at_unit_length_or_at_their_own(name, unit):
     made = toy.trained(name)

@@ -15,7 +15,7 @@ from xcmodels.method import Mined
 from xcmodels.methods.presets import PRESETS, flat, resolve
 from xcmodels.methods.ramen.bandit import FLOOR, SIGMA, Bandit
 from xcmodels.methods.ramen.config import GraphConfig, RamenConfig
-from xcmodels.methods.ramen.stages import GraphStage
+from xcmodels.methods.ramen.stages import GraphStage, augmented
 from xcmodels.methods.registry import METHODS
 from xcmodels.retrieval.retriever import Retriever
 from xcmodels.training.local_run import embed, train_all
@@ -139,6 +139,19 @@ def test_labels_that_share_an_anchor_become_positives(corpus):
         assert now <= (true | near) and not now & {*corpus.filters["train"][row].tolist()}
         more += len(now - true)
     assert more > 0
+
+
+def test_labels_that_were_added_are_not_mined_as_negatives(corpus):
+    stage, rows = made("ramen-ance", augment=True, most=4, prune=False).stages[0], corpus.training_rows()
+    truth, vectors = augmented(corpus, 4), {}
+    for side, texts in (("queries", corpus.sides["train"]), ("labels", corpus.sides["label"])):
+        near = np.random.default_rng(0).random((len(texts), 8), np.float32)
+        vectors[side] = partial(lambda array: array, near / np.linalg.norm(near, axis=1, keepdims=True))
+    (round_,) = [each for each in stage.rounds if each.mines][:1]
+    mined = stage.mine(vectors, corpus, round_).negatives
+    assert truth.training_rows().tolist() == rows.tolist(), "clusters are of the same rows"
+    assert all(not {*mined[row].tolist()} & {*truth.train_positives[row].tolist()} for row in rows)
+    assert any(len(truth.train_positives[row]) > len(corpus.train_positives[row]) for row in rows)
 
 
 def test_nothing_of_the_graph_is_left(trained):

@@ -177,6 +177,20 @@ def test_module_iv_scores_by_the_residual_layer_of_a_labels_partition(corpus, tr
     torch.testing.assert_close(scores.detach()[counts], every[counts], rtol=1e-4, atol=1e-5)
 
 
+def test_module_iv_takes_kappa_negatives_of_every_positive_though_few_are_drawn(corpus, trained):
+    """S_i of section 3 has all of P_i, and kappa |P_i| negatives; one that is drawn for three weighs as three."""
+    stage, round_ = trained.method.stage(EXTREME), trained.rounds["extreme round 0"]
+    few = type(stage)(replace(stage.config, positives=1))
+    rows = corpus.training_rows()
+    rows = rows[corpus.train_positives.lengths[rows] == 3][:5]
+    batch = few.batch(corpus, round_, trained.mined[round_.name], rows, seeds.generator(0, "extreme"))
+    model, block = few.build(corpus, {}).eval(), batch.blocks["shortlist"]
+    _, counts = model(batch, 2)
+    assert len(rows) and block.positives.sum(1).tolist() == [1] * len(rows)
+    assert ((block.weights > 0) & ~block.positives).sum(1).min() > 6
+    assert (counts & ~block.positives).sum(1).tolist() == [6] * len(rows)
+
+
 def test_hard_negatives_come_from_the_three_indexes(corpus, trained):
     """By brute force: texts smoothed over correlated labels, centroids, the labels of the nearest training queries."""
     round_ = trained.rounds["extreme round 0"]

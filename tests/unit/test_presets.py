@@ -209,6 +209,17 @@ def test_a_value_that_cannot_be_trained_with_is_refused(key, value, said):
         resolve("ngame", "cpu", {key: value})
 
 
+@pytest.mark.parametrize(("method", "changed", "said"), [
+    ("ramen", {"base.m1.cluster_size": "0"}, "base.m1.cluster_size: graph.prune must be false where the base mines "),
+    ("ramen-ance", {"base.negatives": "0"}, "base.negatives: graph.prune must be false"),
+    ("ramen", {"graph.augment": "true"}, "graph.augment must be false over a base that trains its classifiers in a ")])
+def test_graphs_need_a_base_that_does_what_they_ask(method, changed, said):
+    with pytest.raises(ValueError, match=said):
+        resolve(method, "cpu", changed)
+    if "graph.augment" not in changed:
+        assert not resolve(method, "cpu", changed | {"graph.prune": "false"}).method.graph.prune
+
+
 def test_only_the_setting_that_is_refused_is_named():
     for pairs in ((("m2.unit", "true"), ("m2.epochs", "0")), (("m2.epochs", "0"), ("m2.unit", "true"))):
         with pytest.raises(ValueError, match=r"^m2\.epochs: epochs must be at least 1, got 0$"):

@@ -11,7 +11,15 @@ import numpy as np
 import torch
 
 from xcmodels import checks
-from xcmodels.data.batching import Batch, BatchSide, pooled_block, sample_negatives, sample_positive
+from xcmodels.data.batching import (
+    Batch,
+    BatchSide,
+    padded,
+    pooled_block,
+    sample_negatives,
+    sample_positive,
+    sample_positives,
+)
 from xcmodels.data.corpus import Corpus
 from xcmodels.data.executor import IN_PROCESS, Executor
 from xcmodels.data.sorted_ids import unique
@@ -28,33 +36,44 @@ STAGE = "encoder"
 
 @dataclass(frozen=True, kw_only=True)
 class ModuleConfig(schedule.ClusterSchedule, TableConfig):
-    """The settings of one module: schedule, rates, triplet loss."""
+    """The settings that modules M1 and M2 share: schedule, rates, triplet loss."""
 
     batch_size: int            # rows of a batch, at most; fewer where there are few texts
-    lr: float                  # learning rate of dense parameters
     table_lr: float            # of token embeddings (M1), of classifiers (M2)
     warmup: int                # steps over which the learning rates rise from 0
     margin: float = 0.3        # by which a positive is to score above a negative (triplet loss)
     positives: int = 1         # positives of a row that are drawn (M1) or kept, hardest first (M2)
     negatives: int = 10        # hardest in-batch negatives of a row
-    mined: int = 0             # mined hard negatives of a row that join its batch in an epoch (M1); 0 = none
     temperature: float = 0.1   # weighs the negatives kept by softmax(score / temperature); 0 = alike
-    dropout: float = 0.0       # on the query vectors (M2)
-    unit: bool = False         # classifiers are of unit length, as in Appendix C (M2); M1's vectors always are
 
     def __post_init__(self) -> None:
         schedule.ClusterSchedule.__post_init__(self)
         TableConfig.__post_init__(self)
         checks.at_least(self, 1, "batch_size", "positives", "negatives")
-        checks.at_least(self, 0, "mined", "lr", "table_lr", "warmup", "margin", "temperature")
-        checks.share(self, "dropout", whole=False)
+        checks.at_least(self, 0, "table_lr", "warmup", "margin", "temperature")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderModuleConfig(ModuleConfig):
+    """The settings of module M1."""
+
+    lr: float                  # learning rate of dense parameters
+    mined: int = 0             # mined hard negatives of a row that join its batch in an epoch; 0 = none
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.at_least(self, 0, "mined", "lr")
+
+    @property
+    def mines(self) -> bool:
+        return super().mines or self.mined > 0
 
 
 class ConfigWithM1(Protocol):
     """The settings of a method that module M1 depends on."""
 
     @property
-    def m1(self) -> ModuleConfig | None: ...
+    def m1(self) -> EncoderModuleConfig | None: ...
     @property
     def encoder(self) -> EncoderConfig: ...
     @property
@@ -64,7 +83,7 @@ class ConfigWithM1(Protocol):
 
 
 class EncoderModule(EncoderStage[Encoder]):
-    """The encoder, trained on queries against the pool of their drawn positives."""
+    """The encoder, trained on queries against the pool of their drawn positives, one of each in the paper."""
 
     name = STAGE
 
@@ -72,7 +91,7 @@ class EncoderModule(EncoderStage[Encoder]):
         assert config.m1 is not None
         self.module, self.config, self.seed, self.index = config.m1, config.encoder, config.seed, config.index
         self.plan = TrainingPlan.of(self.module, {"tokens": self.module.rule(self.module.table_lr)})
-        self.rounds = schedule.rounds(STAGE, self.module, self.module.mined * self.module.refresh_every)
+        self.rounds = schedule.rounds(STAGE, self.module, self.module.mined * self.module.epochs_served)
         self.settings = {"seed": config.seed, "m1": self.module, "encoder": config.encoder}
         if self.module.mined:
             self.settings["index"] = self.index
@@ -81,12 +100,15 @@ class EncoderModule(EncoderStage[Encoder]):
         return build_encoder(self.config, corpus.idf, self.seed, table_dtype=self.module.table_dtype)
 
     def batch(self, corpus: Corpus, round_: Round, mined: Mined, rows: np.ndarray, rng: np.random.Generator) -> Batch:
-        """Return queries against the pool of their positives, one drawn per query, and of their mined negatives.
+        """Return queries against the pool of the positives drawn for each, and of their mined negatives.
 
         Labels that were rejected for a query are in its pool, too.
         """
-        chosen = sample_positive(corpus.train_positives, rows, rng)[:, None]
-        picked = [chosen.ravel(), corpus.rejected.take(rows)[0]]
+        if self.module.positives == 1:
+            chosen = sample_positive(corpus.train_positives, rows, rng)[:, None]
+        else:
+            chosen = padded(*sample_positives(corpus.train_positives, rows, self.module.positives, rng))
+        picked = [chosen[chosen >= 0], corpus.rejected.take(rows)[0]]
         if mined.negatives is not None:
             picked.append(sample_negatives(mined.negatives[rows], self.module.mined, rng))
         pool = unique(np.concatenate(picked))

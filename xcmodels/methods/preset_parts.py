@@ -7,7 +7,7 @@ from typing import Any
 from xcmodels.data.corpus import PrepareConfig
 from xcmodels.data.tokens import LEARNED
 from xcmodels.method import Method
-from xcmodels.methods.ngame_m1 import ModuleConfig
+from xcmodels.methods.ngame_m1 import EncoderModuleConfig
 from xcmodels.retrieval.serving_config import FusionConfig, SparseConfig
 
 # The fusion of the CPU presets: ten boosted trees beside the sum of the scores, in NGAME's and UniDEC's at the paper's
@@ -27,7 +27,7 @@ MIN_STEPS_PER_EPOCH = 40
 MAX_STEPS_PER_EPOCH = 160
 
 # NGAME's module M1, which ASTRA and Renee start from as well: a HOME that has trained one has trained it for all.
-M1 = ModuleConfig(epochs=8, batch_size=1024, lr=5e-3, table_lr=2e-3, warmup=50, refresh_from=3, refresh_every=3,
+M1 = EncoderModuleConfig(epochs=8, batch_size=1024, lr=5e-3, table_lr=2e-3, warmup=50, refresh_from=3, refresh_every=3,
                   least_steps=MIN_STEPS_PER_EPOCH, double_every=3, cluster_size=8, cluster_max=32, negatives=50)
 
 # More tokens cost a bag only a longer sum: NGAME on Debian's packages 52.6 / 26.9 / 33.0 / 33.5 by 64 tokens of a

@@ -113,7 +113,7 @@ def _overridden(value: Any, texts: Mapping[tuple[str, ...], tuple[str, str]]) ->
     except ValueError as error:
         told = str(error)
         alone = [key for key, name in direct.items() if told == _refusal(value, {name: changes[name]})]
-        raise ValueError(f"{', '.join(alone or direct)}: {told}") from None
+        raise ValueError(f"{', '.join(alone or direct or [key for key, _ in texts.values()])}: {told}") from None
 
 
 def _refusal(value: Any, changes: Mapping[str, Any]) -> str:

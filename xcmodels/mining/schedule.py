@@ -25,6 +25,11 @@ class Schedule:
         if self.epochs > MAX_EPOCHS:
             raise ValueError(f"epochs must be at most {MAX_EPOCHS}, got {self.epochs}")
 
+    @property
+    def epochs_served(self) -> int:
+        """The epochs for which a refresh mines negatives: those to the next one, or to the end where none comes."""
+        return min(self.refresh_every, self.epochs)
+
     def cluster_size_at(self, epoch: int) -> int:
         """Return the cluster size of a refresh at `epoch`; 0 = no clusters."""
         return 0
@@ -42,6 +47,11 @@ class ClusterSchedule(Schedule):
         super().__post_init__()
         checks.at_least(self, 1, "double_every")
         checks.at_least(self, 0, "cluster_size", "cluster_max")
+
+    @property
+    def mines(self) -> bool:
+        """Whether a refresh has anything to mine."""
+        return self.cluster_size > 0
 
     def cluster_size_at(self, epoch: int) -> int:
         """Return C of a refresh at `epoch`."""

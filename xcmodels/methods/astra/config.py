@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from xcmodels import checks
 from xcmodels.method import Round
-from xcmodels.methods.ngame_m1 import ModuleConfig
+from xcmodels.methods.ngame_m1 import EncoderModuleConfig
 from xcmodels.methods.table_config import TableConfig
 from xcmodels.mining import schedule
 from xcmodels.nn.encoder_config import LABEL, QUERY, EncoderConfig
@@ -38,7 +38,7 @@ class AstraConfig(ServingConfig, schedule.Schedule, TableConfig):
     scale: float = 20.0          # a logit is scale * <x, w> + bias, both learned from here (`prior_bias`)
     dim: int = 0                 # of the bottleneck; 0 = as the backbone
     dropout: float = 0.0         # on the query vectors
-    m1: ModuleConfig | None = None  # NGAME's module M1, whose encoder this training starts from (start=encoder)
+    m1: EncoderModuleConfig | None = None  # NGAME's module M1, whose encoder this training starts from (start=encoder)
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     serve: str = CLASSIFIER      # encoder | classifier | sum | fused: the scores that rank labels; fused adds trees
     seed: int = 0                # every random draw is keyed by it

@@ -21,7 +21,10 @@ from xcmodels.training.checkpoint import load_model, read_model
 
 
 class AstraRetrieverBuilder(BaseRetrieverBuilder[AstraConfig, AstraStage]):
-    """Serves the classifiers, or the embeddings of label texts, at which the classifiers started."""
+    """Serves the classifiers, or the embeddings of label texts by the encoder that was trained with the classifiers.
+
+    After module M1 a label's text is read by M1's head for labels, which training with classifiers leaves as it is.
+    """
 
     def trained(self, corpus: Corpus, models: Mapping[str, Path], vectors: Mapping[str, np.ndarray]) -> Trained:
         """Return the encoder and the classifiers, and label embeddings where those are served."""

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from xcmodels.data.corpus import PrepareConfig
 from xcmodels.data.tokens import MINILM
-from xcmodels.methods.ngame.config import NgameConfig
+from xcmodels.methods.ngame.config import ClassifierModuleConfig, NgameConfig
 from xcmodels.methods.ngame.method import ngame
-from xcmodels.methods.ngame_m1 import ModuleConfig
+from xcmodels.methods.ngame_m1 import EncoderModuleConfig
 from xcmodels.methods.preset_parts import BAG, BOOSTED, M1, MethodEntry, Preset, Settings, boosted, fine_tuned, learned
 from xcmodels.nn.encoder_config import EncoderConfig
 
@@ -16,7 +16,7 @@ HUB = "sentence-transformers/msmarco-distilbert-base-v4"
 def _cpu_method() -> NgameConfig:
     return NgameConfig(
         m1=M1,
-        m2=ModuleConfig(epochs=12, batch_size=1024, lr=0.0, table_lr=1e-3, warmup=50, refresh_from=6, refresh_every=6,
+        m2=ClassifierModuleConfig(epochs=12, batch_size=1024, table_lr=1e-3, warmup=50, refresh_from=6, refresh_every=6,
                         double_every=6, cluster_size=8, cluster_max=32, positives=3, negatives=30, dropout=0.5),
         fusion=BOOSTED)
 
@@ -42,10 +42,10 @@ def _paper(source: str = HUB, *, batch: int, epochs: int = 300, length: int = 32
     """
     return Settings(PrepareConfig(tokenizer=source, max_content=length - 32 if length > 32 else 64), NgameConfig(
         encoder=EncoderConfig(kind="transformer", source=source, tied=True, batch=1024),
-        m1=ModuleConfig(epochs=epochs, batch_size=batch, lr=1e-4, table_lr=0.0, warmup=100, refresh_from=10,
+        m1=EncoderModuleConfig(epochs=epochs, batch_size=batch, lr=1e-4, table_lr=0.0, warmup=100, refresh_from=10,
                         refresh_every=5, double_every=25, cluster_size=2, temperature=0.0,
                         cluster_max=512 if batch >= 512 else 256),
-        m2=ModuleConfig(epochs=100, batch_size=2048, lr=0.0, table_lr=1e-3, warmup=500, refresh_from=0,
+        m2=ClassifierModuleConfig(epochs=100, batch_size=2048, table_lr=1e-3, warmup=500, refresh_from=0,
                         refresh_every=5, double_every=25, cluster_size=2, cluster_max=32, positives=3, negatives=5,
                         temperature=0.0, dropout=0.5)))
 

@@ -15,8 +15,8 @@ from xcmodels.data.corpus import Corpus
 from xcmodels.data.executor import IN_PROCESS, Executor
 from xcmodels.data.sorted_ids import unique
 from xcmodels.method import Mined, Round, Stage, TrainingPlan, Vectors
-from xcmodels.methods.ngame.config import NgameConfig
-from xcmodels.methods.ngame_m1 import ModuleConfig, triplet
+from xcmodels.methods.ngame.config import ClassifierModuleConfig, NgameConfig
+from xcmodels.methods.ngame_m1 import triplet
 from xcmodels.mining import negatives, schedule
 from xcmodels.nn.autograd import SparseGradScores, dropout, normalise
 from xcmodels.nn.row_table import Model, RowTable
@@ -27,7 +27,7 @@ STAGE = "classifier"
 class Classifiers(Model):
     """One classifier per label, trained by rows over fixed query vectors (module M2)."""
 
-    def __init__(self, start: np.ndarray, config: ModuleConfig) -> None:
+    def __init__(self, start: np.ndarray, config: ClassifierModuleConfig) -> None:
         super().__init__()
         self.table = RowTable.zeros(len(start), start.shape[1], config.table_dtype)
         self.table.set_all(start.__getitem__)

@@ -19,7 +19,7 @@ class GraphConfig:
     prune: bool = True           # edges whose ends are not similar are dropped at every refresh
     similar: float = 0.0         # cosine above which the ends of an edge are similar
     augment: bool = False        # labels that share an anchor with a query become its positives (AugGT)
-    most: int = 10               # labels that augment adds to a query, at most
+    most: int = 10               # labels that augment adds to a query by each graph, at most
     margin: float = 0.3          # by which an edge is to score above an anchor of the batch (triplet loss)
     negatives: int = 10          # hardest anchors of the batch that a node is pushed from
 
@@ -45,3 +45,9 @@ class RamenConfig:
     def __post_init__(self) -> None:
         if self.base.seed:
             raise ValueError(f"seed is the one of both; base.seed must be 0, got {self.base.seed}")
+        if self.graph.prune and self.graph.regularised_sides and not self.base.mines:
+            raise ValueError("graph.prune must be false where the base mines neither clusters nor negatives, got true: "
+                             "edges are pruned at its refreshes, and it has none")
+        if self.graph.augment and not self.base.end_to_end:
+            raise ValueError("graph.augment must be false over a base that trains its classifiers in a stage of their "
+                             "own, got true: that stage would push queries from the labels that are added")

@@ -108,13 +108,16 @@ class GraphStage(EncoderStage[Regularised]):
 
     def mine(self, vectors: Vectors, corpus: Corpus, round_: Round, executor: Executor = IN_PROCESS) -> Mined:
         """Return the base's mining result, and the edges of each graph that are left after pruning."""
+        truth = corpus
+        if self.graph.augment:    # labels that were added are no negatives; workers would open the corpus without them
+            truth, executor = augmented(corpus, self.graph.most), IN_PROCESS
         if not self.graph.prune:
-            return self.base.mine(vectors, corpus, round_, executor)
+            return self.base.mine(vectors, truth, round_, executor)
         cached = {name: cache(make) for name, make in vectors.items()}
         kept = {f"{name}.{SIDES[side]}": similar_edges(graph.edges[SIDES[side]], cached[side](),
                                                        cached[f"anchors.{name}"](), self.graph.similar)
                 for name, graph in corpus.graphs.items() for side in self.graph.regularised_sides}
-        return replace(self.base.mine(cached, corpus, round_, executor), kept=kept)
+        return replace(self.base.mine(cached, truth, round_, executor), kept=kept)
 
 
 def _accuracy(batch: Batch, vectors: Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -137,6 +140,7 @@ def augmented(corpus: Corpus, most: int) -> Corpus:
     width, filters = corpus.n_labels, corpus.filters["train"]
     keys = unique(np.concatenate([truth.keys(width), *(labels.keys(width) for labels in shared)]))
     keys = keys[~isin_sorted(keys, unique(np.concatenate([filters.keys(width), corpus.rejected.keys(width)])))]
+    keys = keys[corpus.train_positives.lengths[keys // width] > 0]    # the same rows are trained, and clustered
     out = copy(corpus)
     for cached in ("train_positives", "train_weights"):
         vars(out).pop(cached, None)

@@ -1,6 +1,7 @@
 """The settings of UniDEC, DEPSL, DPR, TAS, ANCE and DEXML."""
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from xcmodels import checks
 from xcmodels.methods.table_config import TableConfig
@@ -25,7 +26,7 @@ class UnidecConfig(ServingConfig, schedule.ClusterSchedule, TableConfig):
     refresh_every: int = 5       # tau: epochs between two refreshes
     positives: int = 3           # beta: positives of a query that enter the pool
     pooled: bool = True          # positives picked for other queries count, too (pick-some-labels); false: are ignored
-    negatives: int = 6           # eta: mined negatives of a query that enter the pool, of eta * tau mined; 0 = none
+    negatives: int = 6           # eta: mined negatives of a query that enter the pool in an epoch; 0 = none
     every_label: bool = False    # every label is in every pool (DEXML)
     loss: str = "decoupled"      # decoupled | supcon
     temperature: float = 0.05    # tau of the softmax
@@ -35,11 +36,12 @@ class UnidecConfig(ServingConfig, schedule.ClusterSchedule, TableConfig):
     bce: float = 0.0             # weight of the classifier's binary cross-entropy, beside its softmax
     head: str = "residual"       # residual | tanh (the paper's g1) | unit: of the dual encoder
     dim: int = 0                 # of the projections (tanh heads, classifier); 0 = as the backbone
-    dropout: float = 0.1         # on the projections, in training
+    dropout: float = 0.1         # on the projections (tanh heads, classifier), in training
     serve: str = SUM             # encoder | classifier | sum | fused: the scores that rank labels; fused adds trees
     unit: bool = True            # classifiers are served at unit length (section 3.4), or at the length they learned
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     seed: int = 0                # every random draw is keyed by it
+    end_to_end: ClassVar[bool] = True    # one stage trains all that is served
 
     def __post_init__(self) -> None:
         ServingConfig.__post_init__(self)
@@ -63,6 +65,10 @@ class UnidecConfig(ServingConfig, schedule.ClusterSchedule, TableConfig):
         if trained and self.serve not in (trained, FUSED):
             raise ValueError(f"serve must be {trained} or {FUSED} where balance is {self.balance:g}, got "
                              f"{self.serve!r}: nothing else is trained")
+
+    @property
+    def mines(self) -> bool:
+        return super().mines or (self.negatives > 0 and not self.every_label)
 
     @property
     def classifies(self) -> bool:

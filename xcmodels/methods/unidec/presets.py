@@ -44,7 +44,7 @@ def _paper(source: str, batch: int, epochs: int, **changed: object) -> Settings:
     The paper leaves the number of epochs and the weight of the binary cross-entropy open.
     """
     config = UnidecConfig(epochs=epochs, batch_size=batch, lr=1e-4, token_lr=0.0, label_lr=1e-3, warmup=1000,
-                          refresh_from=5, double_every=25, cluster_size=batch, cluster_max=batch, head="tanh", dim=384,
+                          refresh_from=4, double_every=25, cluster_size=batch, cluster_max=batch, head="tanh", dim=384,
                           bce=0.1, encoder=EncoderConfig(
                               kind="transformer", source=source, tied=True, batch=1024))
     return Settings(PrepareConfig(tokenizer=source), replace(config, **changed))  # type: ignore[arg-type]

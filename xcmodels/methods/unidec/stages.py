@@ -77,7 +77,7 @@ class UnidecStage(EncoderStage[Joint]):
         self.config, self.seed = config, config.seed
         tables = {"tokens": config.rule(config.token_lr), "labels": config.rule(config.label_lr)}
         self.plan = TrainingPlan.of(config, tables)
-        mined = 0 if config.every_label else config.negatives * config.refresh_every
+        mined = 0 if config.every_label else config.negatives * config.epochs_served
         self.rounds = schedule.rounds(STAGE, config, mined)
         self.settings = {name: value for name, value in config.training.items() if name != "unit"}
 
