@@ -60,7 +60,9 @@ class FeedbackKeeper:
                           errors=unknown[:MAX_ERRORS])
         accepted, rejected, added = (list(dict.fromkeys(uids)) for uids in (
             decision.accepted, decision.rejected, [uid for uid in decision.added if uid not in decision.accepted]))
-        kept = Feedback(decision.text, accepted, rejected, added, request=decision.request_id, version=decision.version)
+        [title], contents = served.retriever.fields([decision.text], [])    # as training texts are
+        kept = Feedback(title, accepted, rejected, added, *contents, request=decision.request_id,
+                        version=decision.version)
         await self.write([kept], served, client)
         return kept
 

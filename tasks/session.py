@@ -35,6 +35,7 @@ from tasks.registry.tags import COMMIT, CONTRACTS, DATA, EXAMPLES
 from tasks.runs import CHANGED, COMMAND, HOME, PROCESS
 from tasks.tracking.tracker import StepMetrics, Tracker
 from xcmodels.data.corpus import Corpus, Texts
+from xcmodels.data.text import shown
 from xcmodels.methods.presets import flat
 from xcmodels.retrieval.retriever import Retriever
 
@@ -172,7 +173,7 @@ def _register(session: Session, corpus: Corpus, done: Mapping[str, Artifact], ev
         tracker, tracker.run_id or "", session.name, retriever_dir=session.store.open(retriever),
         retriever_digest=retriever.digest, score=score, test_digest=_test_digest(pipeline), card=card,
         facts={DATA: pipeline.data_digest, COMMIT: commit(), CONTRACTS: "contracts/index.html",
-               EXAMPLES: json.dumps([title[:EXAMPLE_LENGTH] for title, _ in _test_texts(corpus)])})
+               EXAMPLES: json.dumps([shown(*texts)[:EXAMPLE_LENGTH] for texts in _test_texts(corpus)])})
     decision = promote_by_gates(
         tracker, session.name, registered.version, ComparisonCorpus(session.store, done["pack"], session.say),
         edits=partial(locked_edits, session.store, tracker, session.name))
@@ -259,8 +260,9 @@ def _test_digest(pipeline: Pipeline) -> str:
 def _examples(folder: Path, corpus: Corpus) -> list[dict[str, Any]]:
     texts = _test_texts(corpus)
     predictions = Retriever.load(folder).predict([title for title, _ in texts], 3, [content for _, content in texts])
-    return [{"text": title, "labels": [{"text": label.text, "confidence": label.confidence} for label in labels]}
-            for (title, _), labels in zip(texts, predictions, strict=True)]
+    return [{"text": shown(title, content),
+             "labels": [{"text": label.text, "confidence": label.confidence} for label in labels]}
+            for (title, content), labels in zip(texts, predictions, strict=True)]
 
 
 def _test_texts(corpus: Corpus) -> list[tuple[str, str]]:

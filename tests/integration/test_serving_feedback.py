@@ -57,6 +57,13 @@ def test_bodies_are_checked_as_those_of_predict(server):
     assert server.ask("/feedback").status == 405
 
 
+def test_a_text_is_kept_as_training_texts_are(tmp_path):
+    """In place of a full text's content a title would be learned, which no query has."""
+    asyncio.run(FeedbackKeeper(tmp_path).keep(FeedbackRequest(**GOOD), version(untitled=True), "here"))
+    (kept,) = FeedbackJournal(tmp_path, "xc").read()
+    assert (kept.text, kept.content, kept.accepted) == ("", GOOD["text"], GOOD["accepted"])
+
+
 def test_too_many_from_one_address_are_refused(tmp_path):
     models = ServedModels(tmp_path / "home")
     models.add()
@@ -116,12 +123,17 @@ def test_killed_at_any_moment_it_has_what_it_acknowledged(tmp_path):
     assert set(acknowledged) <= {one.text for one in read(models)} and len(acknowledged) > 40
 
 
+def version(*, untitled=False) -> Any:
+    """A version that has every label."""
+    retriever = SimpleNamespace(ids=lambda uids: np.zeros(len(uids), np.int64), fields=lambda texts, contents: (
+        ([""] * len(texts), texts) if untitled else (texts, contents)))
+    return SimpleNamespace(name="xc", version="1", retriever=retriever)
+
+
 def keeper(home, monkeypatch, append=feedback.FeedbackJournal.append):
     monkeypatch.setattr(feedback.FeedbackJournal, "append", append)
-    made = FeedbackKeeper(home)
+    made, served = FeedbackKeeper(home), version()
     made.limit = RateLimit(rate=1e9)
-    retriever = SimpleNamespace(ids=lambda uids: np.zeros(len(uids), np.int64))
-    served: Any = SimpleNamespace(name="xc", version="1", retriever=retriever)
     return made, lambda text, **more: made.keep(FeedbackRequest(text=text, accepted=["tiny:0"], **more), served, "here")
 
 
@@ -136,9 +148,7 @@ def test_a_decision_is_on_the_version_that_gave_the_answer(tmp_path, monkeypatch
 def test_each_label_is_kept_once(tmp_path, monkeypatch):
     made, _ = keeper(tmp_path, monkeypatch)
     decision = FeedbackRequest(text="a wolf", accepted=["a", "a"], rejected=["b", "b"], added=["a", "c", "c"])
-    retriever = SimpleNamespace(ids=lambda uids: np.zeros(len(uids)))
-    served: Any = SimpleNamespace(name="xc", version="1", retriever=retriever)
-    kept = asyncio.run(made.keep(decision, served, "here"))
+    kept = asyncio.run(made.keep(decision, version(), "here"))
     assert (kept.accepted, kept.rejected, kept.added) == (["a"], ["b"], ["c"])
     (read,) = FeedbackJournal(tmp_path, "xc").read()
     assert (read.accepted, read.rejected, read.added) == (kept.accepted, kept.rejected, kept.added)

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -27,6 +28,21 @@ def test_texts_of_any_iterable_are_all_answered(retriever, of):
     assert len(wanted) == len(TEXTS) and wanted[0] != wanted[2]
     assert retriever.predict(of(TEXTS), 3, of(CONTENTS)) == wanted
     assert np.array_equal(retriever.embed(of(TEXTS)), retriever.embed(TEXTS))
+
+
+def test_a_text_alone_is_read_as_its_training_texts_were(tmp_path):
+    """Full texts are imported as contents without titles, and a title has embeddings of its own."""
+    titled, untitled = (Retriever.load(tiny_retriever(tmp_path / name)) for name in ("titled", "untitled"))
+    side = untitled.examples.side
+    untitled.examples = replace(untitled.examples, side=replace(side, titles=np.zeros_like(side.titles)))
+    assert untitled.untitled and not titled.untitled
+    as_content = titled.predict(["", "", ""], 3, TEXTS[:1] + TEXTS[2:])
+    assert untitled.predict(TEXTS[:1] + TEXTS[2:], 3) == as_content
+    assert [each._tokens(TEXTS[:1], None).titles.tolist() for each in (titled, untitled)] == [[2], [0]]
+    assert np.array_equal(untitled.embed(TEXTS[:1]), titled.embed([""], TEXTS[:1]))
+    assert untitled.explain(TEXTS[0], as_content[0]) == titled.explain("", as_content[0], content=TEXTS[0])
+    assert untitled.predict(TEXTS, 3, CONTENTS)[1:3] == titled.predict(TEXTS, 3, CONTENTS)[1:3]
+    assert untitled.fields(["a", "b"], ["", "c"]) == (["", "b"], ["a", "c"])
 
 
 @pytest.mark.parametrize(("texts", "contents", "said"), [

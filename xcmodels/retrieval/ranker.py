@@ -44,6 +44,7 @@ class Ranker:
         self.uids = Texts.load(folder, "label.uid")
         self.everything = Selection(self.removed, len(self), self.proposers)
         self.training_digests = mapped(folder / seen_texts.FILE)
+        self.label_digests = mapped(folder / seen_texts.OF_LABELS)
 
     def __len__(self) -> int:
         """The number of labels that it predicts; removed ones keep their ids, but do not count."""
@@ -117,7 +118,11 @@ class Ranker:
         titles, others = checked_texts("texts", texts), checked_texts("contents", () if contents is None else contents)
         if others and len(others) != len(titles):
             raise ValueError(f"contents must be as many as the texts, {len(titles)}, got {len(others)}")
-        return self.tokenizer(titles, others)
+        return self.tokenizer(*self.fields(titles, others))
+
+    def fields(self, texts: list[str], contents: list[str]) -> tuple[list[str], list[str]]:
+        """Return the titles and the contents that texts are read as; contents: none where there are none."""
+        return texts, contents
 
 
 def checked_texts(name: str, texts: Iterable[str]) -> list[str]:

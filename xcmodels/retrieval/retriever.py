@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from numbers import Integral, Real
 from pathlib import Path
@@ -92,7 +93,8 @@ class Retriever(Ranker):
                 without: Iterable[Entry] | None = None) -> list[list[Label]]:
         """Return the best `k` labels of each text, best first; none for one of which nothing is read, such as a blank.
 
-        contents: a longer text for each query, where queries have titles and contents. threshold: the least confidence
+        contents: a longer text for each query, where queries have titles and contents; a text alone is read as a title,
+        or as a content where training texts are untitled. threshold: the least confidence
         of a label, 0 to 1; a text that no label fits as surely gets none. only, without: the labels to choose from, and
         those to leave out, each by its uid, or {"under": uid} for a concept and all that is narrower.
         Raises ValueError for k < 1, for another threshold, for a single text in place of a list, for what is no text,
@@ -116,6 +118,23 @@ class Retriever(Ranker):
                                       rounded.tolist(), confidences[valid].tolist(), strict=True))
         return [list(islice(labels, count)) for count in valid.sum(1).tolist()]
 
+    @cached_property
+    def untitled(self) -> bool:
+        """Whether most of the training texts that it keeps have a content and no title, as full texts do."""
+        titles = np.asarray(self.examples.side.titles)
+        return bool(2 * np.count_nonzero(titles == 0) > len(titles))
+
+    def fields(self, texts: list[str], contents: list[str]) -> tuple[list[str], list[str]]:
+        """Return the titles and the contents that texts are read as: a text alone as its training texts were.
+
+        A title has embeddings and a length of its own.
+        """
+        if not self.untitled:
+            return texts, contents
+        titled = [bool(content) for content in contents or [""] * len(texts)]
+        return ([text if both else "" for text, both in zip(texts, titled, strict=True)],
+                [contents[i] if both else texts[i] for i, both in enumerate(titled)])
+
     def ids(self, uids: Sequence[str]) -> np.ndarray:
         """Return the id of each label by its uid, (n,) int64, -1 for one that is not predicted."""
         ids = self.select.index.rows(uids)
@@ -138,7 +157,7 @@ class Retriever(Ranker):
             raise ValueError(f"there is no label {unknown[0]} among {len(self.uids)}; explain what this retriever said")
         if not len(ids):
             return []
-        tokens = self.tokenizer([text], [content])
+        tokens = self.tokenizer(*self.fields([text], [content]))
         query = self.embed(tokens)
         parts = self.scorer.parts(query, tokens, np.zeros(len(ids), np.int64), ids)
         for name, part in parts.items():
