@@ -75,9 +75,11 @@ def tiny_retriever(folder: Path, seed: int = 0, make: Callable[[int], Encoder] |
 
 def _training_texts(corpus: Any, tokenizer: Tokenizer) -> None:
     """Give label i of each place i training texts, from none to nine."""
-    tokens = tokenizer(TEXTS, [""] * len(TEXTS))
-    corpus.sides = {"train": Side(Ragged(tokens.offsets.numpy(), tokens.ids.numpy().astype(np.int32)),
-                                  tokens.titles.numpy().astype(np.int32))}
+    corpus.sides = {}
+    for name, texts in (("train", TEXTS), ("label", LABELS)):
+        tokens = tokenizer(texts, [""] * len(texts))
+        corpus.sides[name] = Side(Ragged(tokens.offsets.numpy(), tokens.ids.numpy().astype(np.int32)),
+                                  tokens.titles.numpy().astype(np.int32))
     corpus.positives = {"train": Ragged(np.arange(len(TEXTS) + 1), np.array(
         [label for label in range(len(LABELS)) for _ in range(label % len(KINDS))], np.int32))}
     corpus.frequencies = lambda: np.arange(len(LABELS)) % len(KINDS)

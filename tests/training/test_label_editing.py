@@ -159,6 +159,18 @@ def test_counts(tmp_path):
         assert EditedLabels(retriever, edits).counts() == wanted
 
 
+def test_a_label_that_the_data_has_with_its_content_by_now_is_trained(tmp_path):
+    """A promotion applies all edits of the journal to a retrained version, renamings among them."""
+    folder, content = tiny.tiny_retriever(tmp_path), "an animal that howls"
+    renamed = [Edit(REMOVE, "tiny:3"), Edit(ADD, "tiny:3", tiny.LABELS[3], content)]
+    before = Retriever.load(folder)
+    once = edited(folder, tmp_path / "once", *renamed)
+    assert EditedLabels(before, renamed).counts() == (1, 0) and once.examples.counts[3] == 0 < before.examples.counts[3]
+    assert EditedLabels(once, renamed).counts() == (0, 0), "it has this content"
+    assert EditedLabels(once, [renamed[0], replace(renamed[1], content="a fish")]).counts() == (1, 0)
+    assert EditedLabels(before, [renamed[0], replace(renamed[1], content=" \a")]).counts() == (0, 0), "nothing is read"
+
+
 def indexed(folder: Path, out: Path, kind: str) -> Path:
     """The same retriever with another kind of index."""
     out.mkdir()

@@ -1,4 +1,4 @@
-"""Digests of a retriever's training texts, to leave them out of its evaluation.
+"""Digests of a retriever's training texts, to leave them out of its evaluation, and of its labels' texts.
 
 They are of the tokens that the encoder reads: texts of the same tokens count as one text, whatever their case, where
 the title ends, and what follows the tokens that are kept.
@@ -13,7 +13,7 @@ from xcmodels.data.corpus import Corpus
 from xcmodels.data.sorted_ids import unique
 from xcmodels.data.tokens import Tokens
 
-FILE = "trained.npy"
+FILE, OF_LABELS = "trained.npy", "label.read.npy"
 _CHUNK = 1 << 16    # texts whose tokens are held at once
 
 
@@ -30,6 +30,14 @@ def trained_on(corpus: Corpus) -> np.ndarray:
     Queries held out to fit the fusion are included; label texts are not.
     """
     rows = np.flatnonzero(corpus.positives["train"].lengths[:corpus.n_queries] > 0)
-    parts = [digests(corpus.sides["train"].tokens(rows[start:start + _CHUNK]))
-             for start in range(0, len(rows), _CHUNK)]
-    return unique(np.concatenate([np.empty(0, np.uint64), *parts]))
+    return unique(_of_rows(corpus, "train", rows))
+
+
+def of_labels(corpus: Corpus) -> np.ndarray:
+    """Return the digest of each label's text, (L,)."""
+    return _of_rows(corpus, "label", np.arange(corpus.n_labels))
+
+
+def _of_rows(corpus: Corpus, side: str, rows: np.ndarray) -> np.ndarray:
+    parts = [digests(corpus.sides[side].tokens(rows[start:start + _CHUNK])) for start in range(0, len(rows), _CHUNK)]
+    return np.concatenate([np.empty(0, np.uint64), *parts])

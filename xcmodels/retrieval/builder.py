@@ -132,6 +132,7 @@ def save_retriever(out: Path, corpus: Corpus, *, method: str, encoder: Encoder, 
     save_examples(corpus, out / "examples")
     np.save(out / REMOVED, ann.NO_IDS)
     np.save(out / seen_texts.FILE, seen_texts.trained_on(corpus))
+    np.save(out / seen_texts.OF_LABELS, seen_texts.of_labels(corpus))
     for part in ("label.uid", "label.title"):
         for half in ("offsets", "values"):
             shutil.copy(corpus.folder / f"{part}.{half}.npy", out)

@@ -8,6 +8,7 @@
     calibration.json   what turns a score into the chance that its label is right (`calibration`)
     examples/          training texts of each label, to explain predictions (`examples`)
     label.uid.* label.title.*    uids and texts of the labels
+    label.read.npy     digests of what is read of the labels' texts (`xcmodels.data.seen_texts`)
     branch.uid.* branch.broader.*    the broader relation of its vocabulary, if any (`xcmodels.data.label_branches`)
     removed.npy        ids of labels that are no longer predicted
     trained.npy        digests of the texts it was trained on (`xcmodels.data.seen_texts`)
@@ -21,7 +22,7 @@ from typing import Any
 
 from xcmodels.checks import Unusable
 
-FORMAT = 12
+FORMAT = 13
 FACTS, REMOVED = "retriever.json", "removed.npy"
 
 

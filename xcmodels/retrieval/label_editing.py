@@ -22,6 +22,7 @@ from xcmodels.data.tokens import Tokens
 from xcmodels.nn.encoder_config import LABEL, QUERY
 from xcmodels.retrieval import ann
 from xcmodels.retrieval.folder import REMOVED, write_facts
+from xcmodels.retrieval.inner_products import put
 from xcmodels.retrieval.retriever import Retriever
 from xcmodels.retrieval.scorers import NewLabels
 from xcmodels.retrieval.serving_config import ENCODER
@@ -50,7 +51,8 @@ class EditedLabels:
     """
 
     def __init__(self, retriever: Retriever, edits: Iterable[Edit] = ()) -> None:
-        self.titles, self.n = retriever.titles, len(retriever.uids)
+        self.titles, self.n, self.tokenizer = retriever.titles, len(retriever.uids), retriever.tokenizer
+        self.read = retriever.label_digests
         self.ids = {retriever.uids[label]: label for label in range(self.n)}
         self.before = frozenset(retriever.removed.tolist())
         self.removed = set(self.before)
@@ -62,7 +64,11 @@ class EditedLabels:
         return uid in self.ids and self.ids[uid] not in self.removed
 
     def apply(self, edit: Edit) -> None:
-        """Apply one edit; a removed label that is added again with its old text is restored as it was."""
+        """Apply one edit; a removed label that is added again with its text is restored as it was.
+
+        It has the text where its name is the same, and its content, if any is given: a training's data may have the
+        label with both by now, and then it is trained.
+        """
         if edit.op == REMOVE:
             if edit.uid in self:
                 self.removed.add(self.ids[edit.uid])
@@ -72,8 +78,12 @@ class EditedLabels:
         label = self.ids.setdefault(edit.uid, len(self.ids))
         self.removed.discard(label)
         self.new.pop(label, None)
-        if label >= self.n or edit.text != self.titles[label] or edit.content:
+        if label >= self.n or edit.text != self.titles[label] or (edit.content and not self._reads(edit, label)):
             self.new[label] = edit
+
+    def _reads(self, edit: Edit, label: int) -> bool:
+        """Return whether as much is read of the texts of an edit as of a label's."""
+        return bool(seen_texts.digests(self.tokenizer([edit.text], [edit.content]))[0] == self.read[label])
 
     def counts(self) -> tuple[int, int]:
         """Return how many labels were added or have a new text, and how many were removed."""
@@ -94,9 +104,12 @@ def edit_retriever(folder: Path, edits: Iterable[Edit], out: Path) -> tuple[int,
     shutil.copy(folder / seen_texts.FILE, out)
     Branches.copy(folder, out)
     rows = np.array(sorted(labels.new), dtype=np.int64)
-    scorer, vectors = retriever.scorer, dict[str, np.ndarray]()
+    scorer, vectors, read = retriever.scorer, dict[str, np.ndarray](), labels.read
     if len(rows):
-        scorer, vectors = scorer.with_labels(_new_labels(retriever, rows, labels.new), retriever.indexes)
+        new = _new_labels(retriever, rows, labels.new)
+        read = put(read, rows, seen_texts.digests(new.tokens))
+        scorer, vectors = scorer.with_labels(new, retriever.indexes)
+    np.save(out / seen_texts.OF_LABELS, read)
     for name, proposer in retriever.proposers.items():
         index = ann.with_rows(proposer.index, rows, vectors[name]) if name in vectors else proposer.index
         replace(proposer, index=index, labels=proposer.labels and proposer.labels.less(rows)).save(out / "index" / name)
