@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from tasks.data.feedback.add import FACTS, HELD_OUT
-from xcmodels.data import seeds
+from xcmodels.data import seeds, seen_texts
 from xcmodels.data.corpus import Corpus, Texts
+from xcmodels.data.sorted_ids import isin_sorted
 from xcmodels.retrieval.retriever import Retriever
 
 FIRST = 5           # labels of a text that count
@@ -59,7 +60,8 @@ def feedback_effect(tables: Path, corpus: Corpus, after: Retriever, before: Retr
         _compared(f"labels said to be wrong, among the first {FIRST} of held-out texts", *_found(wrong, answers))]
     rows = np.arange(len(corpus.sides["test"]))
     rows = np.sort(seeds.generator(0, "feedback effect").permutation(rows)[:SAMPLED])
-    titles, contents = (Texts.load(corpus.folder, f"test.{part}").take(rows) for part in ("title", "content"))
+    rows = rows[~_trained_on(rows, corpus, retrievers)]
+    titles, contents = _texts(corpus, rows)
     uids, _ = corpus.label_texts()
     truth = [set(uids.take(corpus.positives["test"][row])) for row in rows.tolist()]
     answers = [_uids(retriever, titles, contents) for retriever in retrievers]
@@ -67,6 +69,20 @@ def feedback_effect(tables: Path, corpus: Corpus, after: Retriever, before: Retr
                for which, part in (("labels with feedback", [labels & corrected for labels in truth]),
                                    ("all other labels", [labels - corrected for labels in truth]))]
     return FeedbackEffect(counts, [share for share in shares if share.of])
+
+
+def _texts(corpus: Corpus, rows: np.ndarray) -> tuple[list[str], list[str]]:
+    """Return the titles and the contents of test queries."""
+    titles, contents = (Texts.load(corpus.folder, f"test.{part}").take(rows) for part in ("title", "content"))
+    return titles, contents
+
+
+def _trained_on(rows: np.ndarray, corpus: Corpus, retrievers: Sequence[Retriever]) -> np.ndarray:
+    """Return which test queries a retriever was trained on: a new import may have put them there."""
+    seen = np.zeros(len(rows), dtype=bool)
+    for retriever in retrievers:
+        seen |= isin_sorted(seen_texts.digests(retriever.tokenizer(*_texts(corpus, rows))), retriever.training_digests)
+    return seen
 
 
 def _compared(what: str, of: int, counts: Sequence[int]) -> BeforeAndAfter:

@@ -31,7 +31,6 @@ from xcmodels.retrieval.ranker import by_filters
 from xcmodels.retrieval.retriever import Retriever
 
 COMPARED = 10    # predictions per query that are compared
-UNSHARED = 90    # more of them, where a retriever has labels that not all know, which are left out
 CHUNK = 1024     # queries per search
 TIMED = 40       # texts that are tagged one by one to time a retriever
 
@@ -109,7 +108,7 @@ def compare(retrievers: Sequence[Retriever], corpus: Corpus) -> Comparison:
     predicted = [_predict(retriever, np.where((labels >= 0) & shared[labels], labels, -1), corpus, rows, filters)
                  for retriever, labels in zip(retrievers, own_labels, strict=True)]
     frequencies = corpus.frequencies()
-    inverse = 1 / metrics.propensity(frequencies, corpus.n_queries, *corpus.facts["propensity"])
+    inverse = metrics.inverse_propensity(corpus)
     scores = [Score(metrics.evaluate(labels, truth, filters, inverse),
                     metrics.by_decile(labels, truth, filters, frequencies, inverse, 5)) for labels in predicted]
     errors = metrics.difference_errors(predicted, truth, filters, frequencies, inverse) if len(predicted) == 2 else {}
@@ -168,11 +167,12 @@ def _predict(retriever: Retriever, labels: np.ndarray, corpus: Corpus, rows: np.
     labels: the corpus' number of each of the retriever's labels. filters: of the same queries.
     """
     best = np.full((len(rows), COMPARED), -1, np.int64)
-    spare = UNSHARED if (np.delete(labels, retriever.removed) < 0).any() else 0
+    some_are_unshared = (np.delete(labels, retriever.removed) < 0).any()
+    selection = retriever.select.among(labels >= 0) if some_are_unshared else retriever.everything
     for some, more in by_filters(filters):
-        depth = min(COMPARED + spare + more, len(labels))
+        depth = min(COMPARED + more, selection.count)
         for part, tokens in _tokens(retriever, corpus, rows[some]):
-            ids, _ = retriever.search(tokens, depth)
+            ids, _ = retriever.search(tokens, depth, selection)
             candidates = np.full((len(ids), max(depth, COMPARED)), -1, np.int64)
             candidates[:, :depth] = np.where(ids >= 0, labels[ids], -1)
             best[some[part]] = drop_filtered(candidates, np.zeros(candidates.shape, np.float32),

@@ -3,12 +3,14 @@
 import os
 import shutil
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from data_contracts.errors import UsageError
 from tasks.core.store import Artifact, digest_of
+from tasks.evaluation.feedback_effect import _trained_on
 from tasks.evaluation.gates import Incomparable, Score
 from tasks.registry.comparison import compare, evaluate_champion, latencies, newest_corpus
 from tasks.registry.promotion import promote_by_gates
@@ -120,6 +122,14 @@ def test_queries_that_one_was_trained_on_are_left_out_and_counted(corpus, tmp_pa
         compare([new, every], corpus)
 
 
+def test_what_feedback_changed_is_counted_on_queries_that_neither_was_trained_on(corpus):
+    rows = np.arange(12)
+    known = digests(corpus.sides["test"].tokens(rows))
+    models = [SimpleNamespace(tokenizer=corpus.tokenizer(), training_digests=np.unique(known[part]))
+              for part in (slice(0, 3), slice(8, 10))]
+    assert _trained_on(rows, corpus, models).tolist() == [row < 3 or row in (8, 9) for row in range(12)]
+
+
 def test_a_text_is_known_again_by_what_is_read_of_it(corpus):
     """Whatever its case and where its title ends; and by no other tokens."""
     tokenizer = corpus.tokenizer()
@@ -128,6 +138,17 @@ def test_a_text_is_known_again_by_what_is_read_of_it(corpus):
     row = int(np.flatnonzero(corpus.positives["train"].lengths)[0])
     title, content = (Texts.load(corpus.folder, f"train.{part}")[row] for part in ("title", "content"))
     assert np.isin(digests(tokenizer([title.upper()], [content])), trained_on(corpus)).all()
+
+
+def test_few_shared_labels_are_found_among_many_others(corpus, tmp_path):
+    """A pilot's champion knows some labels of a vocabulary: what else a version answers takes none of their places."""
+    few = retriever(corpus, tmp_path / "few", list(range(corpus.n_labels)))
+    labels = np.tile(np.arange(corpus.n_labels), 41)
+    many = retriever(corpus, tmp_path / "many", labels)
+    Texts.save(tmp_path / "many", "label.uid", [
+        uid if place < corpus.n_labels else f"other:{place}" for place, uid in enumerate(many.uids)])
+    alone, beside = compare([few, Retriever.load(tmp_path / "many")], corpus).scores
+    assert beside.metrics == pytest.approx(alone.metrics), "its vectors are the same"
 
 
 def test_labels_that_one_has_removed_are_not_asked_of_either(corpus, tmp_path):

@@ -45,3 +45,8 @@ def test_values_of_few_bytes_are_looked_for_among_large_ones():
     values, ordered = np.array([7, -1, 2**31 - 1], np.int32), np.array([2**31 - 1, 2**31 + 5, 2**33], np.int64)
     for of in (ordered, ordered[1:], ordered[:2]):
         assert isin_sorted(values, of).tolist() == [False, False, 2**31 - 1 in of]
+
+
+def test_digests_are_looked_for_where_there_is_one():
+    digest = np.array([2**63 + 5], np.uint64)
+    assert isin_sorted(np.array([2**63 + 5, 3], np.uint64), digest).tolist() == [True, False]

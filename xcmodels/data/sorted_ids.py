@@ -32,7 +32,8 @@ def locate(values: np.ndarray, ordered: np.ndarray) -> tuple[np.ndarray, np.ndar
     """
     if not len(ordered):
         return np.zeros(values.shape, dtype=np.int64), np.zeros(values.shape, dtype=bool)
-    if int(ordered[-1]) - int(ordered[0]) < _SPAN * values.size:
+    # unsigned numbers, digests, would not fit the table's signed ones
+    if ordered.dtype.kind == "i" and int(ordered[-1]) - int(ordered[0]) < _SPAN * values.size:
         return _located_by_table(values, ordered)
     position = np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)
     return position, ordered[position] == values

@@ -77,7 +77,11 @@ class Selector:
             raise UnknownLabel(unknown)
         for name, (labels, _) in chosen.items():
             allowed[labels] = name == "only"
-        allowed[self.everything.without] = False
+        return self.among(allowed)
+
+    def among(self, allowed: np.ndarray) -> Selection:
+        """Return the selection of the labels that are `allowed`, (L,) bool, less the removed ones."""
+        allowed = allowed & ~np.isin(np.arange(len(allowed)), self.everything.without)
         kept, left_out = np.flatnonzero(allowed), np.flatnonzero(~allowed)
         if len(kept) <= MAX_SCORED_LABELS:
             return Selection(left_out, len(kept), {}, kept)
