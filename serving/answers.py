@@ -111,10 +111,10 @@ class Selections:
 
         Raises Problem where the request names what the version does not know.
         """
+        if self._served is not served:    # with any request: else an old version stays in memory until a list comes
+            self._served, self._kept = served, OrderedDict()
         if request.only is None and not request.without:
             return None
-        if self._served is not served:
-            self._served, self._kept = served, OrderedDict()
         key = hashlib.sha256(orjson.dumps([request.only, request.without])).digest()
         if key not in self._kept:
             try:

@@ -81,7 +81,10 @@ class Registry:
         retriever = Retriever.load(folder)
         hold(folder, retriever)
         retriever.predict([TRIAL_TEXT], 1)
-        retriever.ids([])    # hashes all uids, a second a million: here, not in the event loop, where all would wait
+        # hashes all uids, of labels and concepts, a second a million: here, not in the event loop, where all would wait
+        retriever.ids([])
+        if (branches := retriever.select.branches) is not None and len(branches.uids):
+            retriever.select(None, [{"under": branches.uids[0]}])
         metrics = json.loads(version.tags.get(METRICS, "{}"))
         recall = {key.split("/")[1]: value / 100 for key, value in metrics.items() if key.startswith("index/")}
         return Served(version.name, str(version.version), version.tags[DIGEST], version.tags.get(DATA, ""),

@@ -1,6 +1,8 @@
 """`only` and `without` of requests: exact, whoever is asked beside; what is unknown gets a 422 with a pointer."""
 
+import gc
 import shutil
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -121,3 +123,16 @@ def test_only_the_last_selections_are_kept_and_those_of_one_version(served):
     assert selections(served, PredictRequest(texts=["x"], only=UIDS[:1])) is first
     assert len(selections._kept) == SELECTIONS
     assert selections(other, PredictRequest(texts=["x"], only=UIDS[:1])) is not first
+
+
+def test_a_version_that_was_replaced_is_not_kept_for_the_lists_it_was_sent(served):
+    class Version:
+        retriever = served.retriever
+
+    selections, before = Selections(), Version()
+    assert selections(before, PredictRequest(texts=["x"], only=["tiny:1"])).count == 1
+    gone = weakref.ref(before)
+    del before
+    assert selections(served, PredictRequest(texts=["x"])) is None
+    gc.collect()
+    assert gone() is None
