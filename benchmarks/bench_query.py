@@ -84,7 +84,7 @@ def print_served(retriever: Retriever, corpus: Corpus) -> None:
     exact.everything = replace(retriever.everything, proposers={
         name: replace(proposer, index=ann.Index("exact", proposer.index.vectors))
         for name, proposer in retriever.proposers.items()})
-    inverse = 1 / metrics.propensity(corpus.frequencies(), corpus.n_queries, *corpus.facts["propensity"])
+    inverse = metrics.inverse_propensity(corpus)
     for name, ranker in (("served", retriever), ("exact", exact)):
         ids, _ = predict(ranker, corpus, K)
         found = metrics.evaluate(ids, corpus.positives["test"], corpus.filters["test"], inverse, recall_ks=())

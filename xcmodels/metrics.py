@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from xcmodels.data.corpus import Corpus
 from xcmodels.data.ranges import ranks
 from xcmodels.predictions import Matches, Pairs, check_depth, match
 
@@ -39,6 +40,11 @@ def propensity(frequencies: np.ndarray, n: int, a: float, b: float) -> np.ndarra
         raise ValueError(f"propensities need at least 3 training points, got {n}")
     c = (math.log(n) - 1) * (b + 1) ** a
     return 1 / (1 + c * (np.asarray(frequencies) + b) ** -a)
+
+
+def inverse_propensity(corpus: Corpus) -> np.ndarray:
+    """Return 1 / propensity of each label of a corpus, (L,), by its training queries."""
+    return 1 / propensity(corpus.frequencies(), corpus.n_queries, *corpus.facts["propensity"])
 
 
 def evaluate(predictions: np.ndarray, truth: Pairs, filters: Pairs | None, inverse_propensity: np.ndarray, *,

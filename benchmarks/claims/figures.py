@@ -52,7 +52,7 @@ def test_figures(trained: TrainedMethod, *, curve: bool) -> Figures:
 def _precision(corpus: Corpus, ids: np.ndarray, rows: np.ndarray, suffix: str = "") -> Figures:
     """Return all metrics, and the parts of P@5 that come from the tail and the head half of the positives."""
     frequencies = corpus.frequencies()
-    inverse = 1 / metrics.propensity(frequencies, corpus.n_queries, *corpus.facts["propensity"])
+    inverse = metrics.inverse_propensity(corpus)
     truth, filters = (pairs["test"].subset(rows) for pairs in (corpus.positives, corpus.filters))
     values = metrics.evaluate(ids, truth, filters, inverse, recall_ks=(ids.shape[1],))
     deciles = [row["P/5"] for row in metrics.by_decile(ids, truth, filters, frequencies, inverse, k=5)]

@@ -83,9 +83,8 @@ def accuracy(trained: TrainedMethod) -> dict[str, float]:
     for part in torch.from_numpy(queries).split(256):
         found.append((part.to(device()) @ targets.T).topk(min(BEST, len(targets)), 1).indices.cpu().numpy())
     truth = corpus.positives["train"].subset(rows)
-    propensity = metrics.propensity(corpus.frequencies(), corpus.n_queries, *corpus.facts["propensity"])
-    measured = metrics.evaluate(np.concatenate(found), (truth.offsets, truth.values), None, 1 / propensity,
-                                ks=(1, BEST), recall_ks=())
+    measured = metrics.evaluate(np.concatenate(found), (truth.offsets, truth.values), None,
+                                metrics.inverse_propensity(corpus), ks=(1, BEST), recall_ks=())
     return {metrics.name_of(name): measured[name] for name in SHOWN}
 
 

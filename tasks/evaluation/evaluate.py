@@ -36,7 +36,7 @@ def evaluate(seed: int, context: StepContext) -> None:
     ids, scores = predict(ranker, corpus, STORED_PREDICTIONS)
     truth, filters = corpus.positives["test"], corpus.filters["test"]
     frequencies = corpus.frequencies()
-    inverse = 1 / metrics.propensity(frequencies, corpus.n_queries, *corpus.facts["propensity"])
+    inverse = metrics.inverse_propensity(corpus)
     measured = metrics.evaluate(ids, truth, filters, inverse)
     judged = match(ids, truth, filters, corpus.n_labels)
     confidences = ranker.calibration(scores)

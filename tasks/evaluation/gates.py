@@ -86,8 +86,8 @@ def evaluate_gates(ours: Score, theirs: Score | None, errors: Mapping[str, float
     """Return every gate, in display order; theirs: None where there is no champion to compare with.
 
     errors: standard errors of the differences, as `metrics.difference_errors` returns them; where they are not known,
-    those of two independent samples, which are larger. A missing or NaN value fails its gate, unless the champion's is
-    missing too.
+    those of two independent samples, which are larger. A missing or NaN value fails its gate; where the
+    champion's alone is missing, any value holds.
     """
     absolute = [Gate(f"index {name.split('/')[1]!r} recall", value, None, INDEX_RECALL, value >= INDEX_RECALL)
                 for name, value in ours.metrics.items() if name.startswith("index/")]

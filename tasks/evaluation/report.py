@@ -80,8 +80,7 @@ class EvaluationFiles:
         scores, sure = (np.load(evaluation / f"{name}.npy", mmap_mode="r")[judged.rows]
                         for name in ("scores", "confidences"))
         answers = Answers(np.where(judged.labels >= 0, sure, -1), judged.hits, judged.positives)
-        propensity = metrics.propensity(corpus.frequencies(), corpus.n_queries, *corpus.facts["propensity"])
-        return cls(content["metrics"], content["deciles"], judged, scores, answers, 1 / propensity)
+        return cls(content["metrics"], content["deciles"], judged, scores, answers, metrics.inverse_propensity(corpus))
 
 
 @dataclass(frozen=True)
