@@ -47,7 +47,11 @@ def choose(data: Path, budget: str, home: Path) -> Choice:
 
 def seconds_of(budget: str) -> int:
     """Return the seconds of "90s", "10m", "1h30m" or "600"."""
-    match = _PARTS.fullmatch(budget.replace(" ", ""))
+    budget = budget.replace(" ", "")
+    if re.fullmatch(r"\d+h\d+", budget):    # minutes to most people, seconds to who has read that "600" is of those
+        raise UsageError(f"--budget {budget} has no unit behind its last number",
+                         hint=f"--budget {budget}m, or --budget {budget}s")
+    match = _PARTS.fullmatch(budget)
     hours, minutes, seconds = (int(part or 0) for part in match.groups()) if match else (0, 0, 0)
     if not (total := 3600 * hours + 60 * minutes + seconds):
         raise UsageError(f"--budget is a time above 0, got {budget!r}", hint="--budget 10m, 1h30m or 90s")

@@ -38,6 +38,13 @@ def test_what_is_no_time_is_refused(budget):
         seconds_of(budget)
 
 
+@pytest.mark.parametrize("budget", ["1h30", "1h 30"])
+def test_a_number_behind_hours_needs_its_unit(budget):
+    with pytest.raises(UsageError, match="--budget 1h30 has no unit behind its last number") as caught:
+        seconds_of(budget)
+    assert caught.value.hint == "--budget 1h30m, or --budget 1h30s"
+
+
 @pytest.mark.parametrize(("budget", "chosen"), [("2m", 0), ("70s", 0), ("69s", 1), ("40s", 1), ("39s", 2), ("20s", 2)])
 def test_the_most_accurate_that_fits_is_chosen(data, home, budget, chosen):
     found = choose(data, budget, home)
