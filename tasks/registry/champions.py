@@ -87,7 +87,7 @@ def history(client: Client, name: str) -> list[dict[str, Any]]:
     """Return every move of the alias `champion`, the first one first."""
     records = [record for version in versions_of(client, name)
                for record in json.loads(version.tags.get(PROMOTIONS, "[]"))]
-    return sorted(records, key=lambda record: (record["when"], record.get("n", 0)))
+    return sorted(records, key=lambda record: (record.get("n", 0), record["when"]))    # the clock may have been set
 
 
 def move(client: Client, name: str, version: str, why: str, *, how: str) -> None:
@@ -95,7 +95,8 @@ def move(client: Client, name: str, version: str, why: str, *, how: str) -> None
     before, records = champion_of(client, name), history(client, name)
     record = {"from": before and str(before.version), "to": str(version), "why": why, "how": how}
     if not records or {key: records[-1].get(key) for key in record} != record:
-        stamp = {"when": datetime.now(UTC).isoformat(timespec="seconds"), "who": user_name(), "n": len(records) + 1}
+        number = max((each.get("n", 0) for each in records), default=0) + 1    # deleted versions took theirs along
+        stamp = {"when": datetime.now(UTC).isoformat(timespec="seconds"), "who": user_name(), "n": number}
         earlier = json.loads(client.get_model_version(name, version).tags.get(PROMOTIONS, "[]"))
         client.set_model_version_tag(name, version, PROMOTIONS, json.dumps([*earlier, {**stamp, **record}]))
     client.set_registered_model_alias(name, CHAMPION, version)

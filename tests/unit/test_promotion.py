@@ -3,6 +3,8 @@
 import json
 import sqlite3
 import time
+from datetime import datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 
@@ -215,6 +217,31 @@ def test_rolling_back_skips_what_was_deleted_or_never_came_to_reign(models, monk
         rollback(models.tracker, "xc", "a bad day")
     models.enter(2, 62.0)
     assert rollback(models.tracker, "xc", "a bad day") == ("3", "1")
+
+
+def test_rolling_back_goes_by_the_order_of_the_moves_whatever_the_clock_said(models, monkeypatch):
+    for seed in range(4):
+        models.register(seed)
+    for version in "1234":
+        with monkeypatch.context() as patch:
+            if version == "2":
+                ahead = SimpleNamespace(now=lambda zone: datetime.now(zone) + timedelta(days=3653))
+                patch.setattr("tasks.registry.champions.datetime", ahead)
+            promote(models.tracker, "xc", version, "its turn", force=True)
+    assert [to for _, to, _ in moves(models)] == ["1", "2", "3", "4"]
+    assert rollback(models.tracker, "xc", "worse") == ("4", "3")
+
+
+def test_a_move_after_versions_were_deleted_is_the_last(models):
+    for seed in range(4):
+        models.register(seed)
+    for version in "123":
+        promote(models.tracker, "xc", version, "its turn", force=True)
+    with models.tracker.required() as client:
+        for version in "12":
+            client.delete_model_version("xc", version)
+    promote(models.tracker, "xc", "4", "its turn", force=True)
+    assert [to for _, to, _ in moves(models)] == ["3", "4"]
 
 
 def test_the_list_of_versions(models):
