@@ -5,6 +5,7 @@ import fcntl
 import hashlib
 import logging
 import os
+import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import nullcontext, suppress
@@ -33,6 +34,7 @@ from tasks.core.manifest import (
 )
 
 GC_SECONDS = 10.0
+CLOCKS_APART = 60.0    # seconds that the clock of a network disk may be ahead of this machine's
 UNFETCHED = b"its files are at an address"    # content of REMOVED where files have not been fetched
 _log = logging.getLogger(__name__)
 
@@ -147,9 +149,13 @@ class Store(Home):
             return read_manifest(self._folder(artifact))[0]
 
     def steps(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield (key, manifest) of every published step, the last used last; missing and damaged ones are left out."""
+        """Yield (key, manifest) of every published step, the last used last; missing and damaged ones are left out.
+
+        Those used in the future, as the clock was ahead, come first: how long ago that was is not known.
+        """
         refs = [ref for ref in (self.home / "refs" / "steps").iterdir() if DIGEST.fullmatch(ref.name)]
-        for ref in sorted(refs, key=lambda ref: (ref.stat().st_mtime_ns, ref.name)):
+        used, latest = {ref: ref.stat().st_mtime for ref in refs}, time.time() + CLOCKS_APART
+        for ref in sorted(refs, key=lambda ref: (used[ref] <= latest, used[ref], ref.name)):
             if artifact := self._step(ref.name):
                 with suppress(DamagedArtifact):
                     yield ref.name, self.manifest(artifact)

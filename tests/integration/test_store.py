@@ -185,6 +185,17 @@ def test_steps_come_latest_last(store):
     assert [(key, manifest["about"]["n"]) for key, manifest in store.steps()] == [(digest_of(n), n) for n in (1, 2, 3)]
 
 
+def test_a_step_that_was_used_in_the_future_is_not_the_last(store):
+    """The clock was ahead; that of a network disk may be so by seconds."""
+    now = time.time()
+    for n, seconds in enumerate((9e6, 8e6, -60, 5)):
+        store.publish(digest_of(n), "train", {}, one(), {"n": n})
+        os.utime(store.home / "refs/steps" / digest_of(n), (now + seconds, now + seconds))
+    assert [manifest["about"]["n"] for _, manifest in store.steps()] == [1, 0, 2, 3]
+    store.find(digest_of(1))
+    assert [manifest["about"]["n"] for _, manifest in store.steps()] == [0, 2, 1, 3]
+
+
 def test_scratch_stays_until_it_is_dropped(store):
     put(store.scratch(NEW) / "step-1", b"x")
     store.collect()
