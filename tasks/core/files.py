@@ -25,6 +25,7 @@ _REMEDIES = {
     errno.EACCES: "give this user the right to write there",
     errno.ENOTDIR: "choose a HOME below a folder",
 }
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS)    # what a file system without hard links answers
 FULL = 8_000_000    # free bytes below which a database may fail
 _NO_ROOM = ("No space left on device", "database or disk is full")
 _held: set[int] = set()    # file descriptors of the locks of this process
@@ -82,9 +83,9 @@ def write_file(path: Path, data: bytes, mode: int = 0o600) -> None:
 
 
 def put_file(data: bytes, target: Path, move: Callable[[Path, Path], None], part: Path, mode: int = 0o600) -> bool:
-    """Create (os.link) or replace (os.replace) a small file atomically, by way of the file `part`.
+    """Create (`link`) or replace (os.replace) a small file atomically, by way of the file `part`.
 
-    Returns False where os.link finds one: of two processes that create it, both get the first one.
+    Returns False where `link` finds one: of two processes that create it, both get the first one.
     """
     placed = True
     try:
@@ -98,12 +99,25 @@ def put_file(data: bytes, target: Path, move: Callable[[Path, Path], None], part
     return placed
 
 
+def link(part: Path, target: Path) -> None:
+    """Give a file a name that must be free, also where the file system has no hard links; `part` may be gone then."""
+    try:
+        os.link(part, target)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        with locked(target.parent, fcntl.LOCK_EX):    # a rename would replace what another process has put there
+            if os.path.lexists(target):
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from error
+            os.replace(part, target)
+
+
 def secret(path: Path) -> str:
     """Return the line in a private file, "xc:" and a password; the first call creates it."""
     if not path.exists():
         path.parent.mkdir(0o700, parents=True, exist_ok=True)
         part = path.with_name(f".{uuid.uuid4().hex}")
-        put_file(f"xc:{secrets.token_urlsafe(18)}\n".encode(), path, os.link, part)
+        put_file(f"xc:{secrets.token_urlsafe(18)}\n".encode(), path, link, part)
     return path.read_text().strip()
 
 

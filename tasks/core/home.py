@@ -23,6 +23,7 @@ from typing import Any
 from data_contracts.errors import DamagedArtifact, UsageError
 from tasks.core.files import (
     explained,
+    link,
     locked,
     make_folder,
     make_private,
@@ -61,7 +62,7 @@ class Home:
                     os.close(os.open(self.home / name, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
                 if not form.exists():
                     with self._gc_lock("set up HOME"):
-                        self._place(f"{VERSION}\n".encode(), form, os.link)
+                        self._place(f"{VERSION}\n".encode(), form, link)
         make_home_private(self.home)
         try:
             if int(form.read_text()) > VERSION:

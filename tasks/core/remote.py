@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from data_contracts.errors import ProjectError, ServerError, UsageError
-from tasks.core.files import put_file
+from tasks.core.files import link, put_file
 
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.:-]*)://(.*)", re.DOTALL)
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}    # protocol -> the extra of xcflow that reads it
@@ -20,7 +20,6 @@ _VERSIONS = ("VersionId", "generation", "ETag", "etag", "md5Hash", "mtime", "Las
 _WITH_FOLDERS = ("file", "memory", "sftp", "ssh", "hdfs", "smb")    # in an object store a new folder would be a bucket
 _SECRET = re.compile(r"SECRET|TOKEN|PASSWORD|CREDENTIAL|ACCESS_KEY", re.IGNORECASE)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS)    # what a file system without hard links answers
 Source = str | Path    # a folder, or the address of one
 
 
@@ -139,7 +138,7 @@ class Remote:
             self._make_folders(name)
             if (folder := local_path(self.address)) is not None:
                 part = (folder / name).with_name(f".{uuid.uuid4().hex}")
-                return put_file(data, folder / name, os.replace if replace else _link, part, mode=0o666)
+                return put_file(data, folder / name, os.replace if replace else link, part, mode=0o666)
             try:
                 files.pipe_file(f"{root}/{name}", data, mode="overwrite" if replace else "create")
             except FileExistsError:
@@ -196,18 +195,6 @@ class Remote:
                 hint="give credentials as the store's own tools take them: AWS_PROFILE, AWS_ACCESS_KEY_ID, ..."
                 if refused else "check the network and the endpoint (AWS_ENDPOINT_URL); the same command resumes",
             ) from error
-
-
-def _link(part: Path, target: Path) -> None:
-    """Give a file a name that must be free, also where the file system has no hard links."""
-    try:
-        os.link(part, target)
-    except OSError as error:
-        if error.errno not in _NO_LINKS:
-            raise
-        if target.exists():
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from error
-        os.replace(part, target)
 
 
 def _version(entry: Mapping[str, Any]) -> str:

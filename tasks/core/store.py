@@ -17,7 +17,7 @@ from stat import S_ISDIR
 from typing import Any
 
 from data_contracts.errors import DamagedArtifact, UsageError
-from tasks.core.files import explained, fsync, held, locked, remove, write_file
+from tasks.core.files import explained, fsync, held, link, locked, remove, write_file
 from tasks.core.home import DIGEST, Home, checked
 from tasks.core.manifest import (
     MANIFEST,
@@ -246,7 +246,7 @@ class Store(Home):
     def _name_step(self, key: str, artifact: Artifact) -> Artifact:
         """Point refs/steps/<key> to the artifact; return it, or the one that another process has published before."""
         data, target = canonical(asdict(artifact)), self._ref("steps", key)
-        if not self._place(data, target, os.link):
+        if not self._place(data, target, link):
             if winner := self.find(key):
                 return winner
             self._place(data, target, os.replace)

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from data_contracts.errors import DamagedArtifact
-from tasks.core.files import put_file
+from tasks.core.files import link, put_file
 from tasks.tracking.mlflow_run import safe_name
 
 FILE = "identity.json"
@@ -81,7 +81,7 @@ def _write(home: Path, known: Identity, *, new: bool = False) -> None:
     """Write the file atomically; a `new` one does not replace an existing one."""
     part = home / "tmp" / uuid.uuid4().hex
     part.parent.mkdir(mode=0o700, exist_ok=True)
-    put_file((json.dumps(asdict(known), indent=1) + "\n").encode(), home / FILE, os.link if new else os.replace, part)
+    put_file((json.dumps(asdict(known), indent=1) + "\n").encode(), home / FILE, link if new else os.replace, part)
 
 
 def _places_by_mlflow(home: Path) -> list[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from data_contracts.errors import ProjectError, ServerError
-from tasks.core.files import fsync, locked, secret
+from tasks.core.files import fsync, link, locked, secret
 from tasks.core.remote import without_passwords
 
 PROBE_SECONDS = 3.0
@@ -53,7 +53,7 @@ def make_database(home: Path) -> None:
             engine.dispose()
             fsync(new)
             with suppress(FileExistsError):
-                os.link(new, final)
+                link(new, final)
         finally:
             new.unlink(missing_ok=True)
     for store in (Tracking, Registry):    # a database that was deleted meanwhile is still open in their pools

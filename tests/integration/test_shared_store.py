@@ -1,6 +1,5 @@
 """Results of steps shared at an address: published as a whole or not at all, fetched as published or made again."""
 
-import errno
 import hashlib
 import json
 import os
@@ -16,7 +15,6 @@ import pytest
 from data_contracts.errors import DamagedArtifact, ProjectError, ServerError
 from tasks.core.dask_workers import Workers
 from tasks.core.manifest import MANIFEST
-from tasks.core.remote import Remote
 from tasks.core.shared_store import SharedStore, open_store
 from tasks.core.step import Console, Step, StepContext, forecast, run_all
 from tasks.core.store import Store, digest_of
@@ -223,17 +221,6 @@ def test_of_many_that_begin_at_once_none_meets_half_a_file(address, tmp_path, fr
 
         with ThreadPoolExecutor(4) as pool:
             assert len(set(pool.map(begin, range(4)))) == 1
-
-
-def test_where_files_cannot_be_linked_the_first_one_is_kept(tmp_path, monkeypatch):
-    remote = Remote(f"file://{tmp_path}")
-
-    def link(*_):
-        raise PermissionError(errno.EPERM, "not permitted")
-
-    monkeypatch.setattr(os, "link", link)
-    assert remote.write("x", b"1", replace=False) and not remote.write("x", b"2", replace=False)
-    assert remote.read("x") == b"1" and [path.name for path in tmp_path.iterdir()] == ["x"]
 
 
 @pytest.mark.parametrize("same", [True, False])

@@ -4,11 +4,15 @@ import errno
 import os
 import re
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
+from tasks.core.files import link
+from tasks.core.remote import Remote
 from tasks.core.store import Store
 from tests.support.faults import (
     NEW,
@@ -101,7 +105,7 @@ class CopiesInPlace(Store):
 
 class MovesRefInPlace(Store):
     def _place(self, data, target, move):
-        if move is os.link:
+        if move is link:
             return super()._place(data, target, move)
         file = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.write(file, data)
@@ -142,6 +146,35 @@ def test_the_sweep_sees_a_write_that_ignores_errors(quick, monkeypatch):
     monkeypatch.setattr("tasks.core.store.write_file", careless)
     found, _, _ = sweep(quick, errno.ENOSPC)
     assert any("exit 0" in problem for problem in found), found
+
+
+def without_links(*_):
+    raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+
+def sweep_without_links(folder, fault):
+    os.link = without_links
+    return sweep(folder, fault, fresh=True)
+
+
+@pytest.mark.parametrize("fault", ["kill", "torn"])
+def test_a_disk_without_hard_links_takes_a_home(quick, fault):
+    found, _, states = apart(sweep_without_links, quick, fault)
+    assert found == [] and states == {False, True}
+
+
+def test_where_files_cannot_be_linked_the_first_one_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "link", without_links)
+    remote, gate = Remote(f"file://{tmp_path}"), Barrier(8)
+
+    def write(number):
+        gate.wait(60)
+        return remote.write("x", str(number).encode(), replace=False)
+
+    with ThreadPoolExecutor(8) as pool:
+        wrote = list(pool.map(write, range(8)))
+    assert remote.read("x") == str(wrote.index(True)).encode() and wrote.count(True) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
 
 
 def test_short_writes_are_continued(tmp_path, monkeypatch):
