@@ -35,15 +35,16 @@ TOGETHER = 16    # files that are fetched before they are compared and kept
 class SharedStore(Store):
     """The store of a HOME, and what it shares at an address.
 
-    If the address fails during a run, `say` reports it and the run continues with HOME alone; the next run publishes
-    what is missing. A result that differs from what was published is reported, its ref is removed from the address,
-    and the step runs again.
+    If the address fails during a run, `say` reports it and the run continues with HOME alone, or, where it can be read
+    and not written to, publishes no more; the next run publishes what is missing. A result that differs from what was
+    published is reported, its ref is removed from the address, and the step runs again.
     """
 
     def __init__(self, home: Path, address: str, say: Callable[[str], None] = lambda line: None) -> None:
         super().__init__(home)
         self.remote, self.say = Remote(address), say
         self.unusable = False            # this process sends the address no more requests
+        self.unwritable = False          # it publishes nothing more there
         self.refused = set[str]()        # digests of results that were not as published
         self.sent = set[str]()           # keys whose result is at the address, as far as this process knows
         form = self.remote.read("FORMAT")
@@ -175,10 +176,10 @@ class SharedStore(Store):
 
     def _send(self, key: str, artifact: Artifact) -> None:
         """Publish an artifact at the address, unless the step has one there: its files, its manifest, the ref."""
-        if key in self.sent or self._named(key) is not None or self.unusable:
+        if key in self.sent or self.unwritable or self._named(key) is not None or self.unusable:
             self.sent.add(key)
             return
-        with self._without_address_on_failure():
+        try:
             folder = self._folder(artifact)
             manifest, (_, files) = (folder / MANIFEST).read_bytes(), read_manifest(folder)
             self.remote.upload(folder, artifact.path, sorted(files))
@@ -189,6 +190,11 @@ class SharedStore(Store):
             ref = canonical(asdict(artifact))
             if not self.remote.write(f"refs/steps/{key}", ref, replace=False) and self._named(key) is None:
                 self.remote.write(f"refs/steps/{key}", ref)    # one that is no ref
+        except ServerError as error:    # it may only be read with these credentials, or does not answer at all
+            self.unwritable = True
+            self._named(key)
+            if not self.unusable:
+                self.say(f"    {error.what}; this run publishes no more there, the next one publishes what is missing")
         self.sent.add(key)
 
     def _refuse(self, key: str, digest: str, error: Exception) -> None:

@@ -9,6 +9,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -258,11 +259,23 @@ def test_an_address_that_fails_during_a_run_is_said_once_and_caught_up(s3, tmp_p
     store.remote._opened[0].retries = 1
     s3.server.before = fail
     first = made(store, calls)
-    assert len(calls) == 4 and len([line for line in said if "this run goes on without it" in line]) == 1
+    assert len(calls) == 4 and len([line for line in said if "this run publishes no more there" in line]) == 1
     s3.server.before = lambda *request: None
     assert not [key for key in s3.keys("shared") if key.startswith("refs")]
     made(SharedStore(tmp_path / "one", address), calls)
     assert made(SharedStore(tmp_path / "two", address), calls) == first and len(calls) == 4
+
+
+def test_who_may_only_read_there_fetches_on_after_a_new_result(tmp_path, monkeypatch):
+    address, calls, said = f"memory://{tmp_path.name}/results", list[str](), list[str]()
+    made(SharedStore(tmp_path / "one", address), calls)
+    for name in ("write", "upload", "delete"):
+        monkeypatch.setattr(f"tasks.core.remote.Remote.{name}", Mock(side_effect=ServerError("it refuses access")))
+    more = [*chain(calls), step("embed", "vectors", calls, {"corpus": "pack"}),
+            step("look", "report", calls, {"checkpoint": "train"})]
+    made(SharedStore(tmp_path / "two", address, said.append), calls, more)
+    assert calls == ["read", "pack", "train", "build", "embed", "look"]    # train's files were fetched
+    assert len([line for line in said if "this run" in line]) == 1
 
 
 def test_an_address_that_cannot_be_used_ends_a_run_before_it_begins(s3, tmp_path, monkeypatch):
