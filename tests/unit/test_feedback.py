@@ -15,6 +15,7 @@ from data_contracts.errors import ContractError, DamagedArtifact, ProjectError
 from data_contracts.findings import Thresholds
 from data_contracts.tables import Tables
 from flows import run as flow
+from flows.cli.commands.feedback import list_
 from tasks import session
 from tasks.core.dask_workers import Workers
 from tasks.core.step import run
@@ -43,6 +44,14 @@ def test_what_was_written_is_read(journal):
         (one.text, *map(list, (one.accepted, one.rejected, one.added))) for one in SAID]
     assert oct(journal.path.stat().st_mode & 0o777) == "0o600"
     assert oct(journal.path.parent.stat().st_mode & 0o777) == "0o700"
+
+
+def test_the_list_of_decisions_does_not_steer_a_terminal(journal, monkeypatch, capsys):
+    journal.append([Feedback("\x1b]0;pwned\x07a\nwolf \u202e", ["L1"], content="\x1b[2J")])
+    monkeypatch.setattr("flows.cli.commands.feedback._journal", lambda *_: (journal, "m"))
+    list_()
+    out = capsys.readouterr().out
+    assert out.endswith("\t+L1\t\\x1b]0;pwned\\x07a wolf \\u202e \\x1b[2J\n") and out.count("\n") == 1
 
 
 def test_wherever_a_write_is_cut_off_what_was_there_before_stays(journal):

@@ -154,6 +154,7 @@ def test_propensity_follows_the_name(xc_json: Path, name: str, constants: tuple)
 
 @pytest.mark.parametrize(("text", "message"), [
     ("{", "dataset.json: it is not JSON"), ("[]", "must be an object, got []"), ('{"name": 3}', "got 3"),
+    ('{"name": "a\\u001b[2Jb"}', "name must be a text without control characters, got 'a\\x1b[2Jb'"),
     ('{"propensity": {"a": 0.5}}', "got {'a': 0.5}"),
     ('{"propensity": {"a": NaN, "b": 1}}', "positive numbers a and b"),
     ('{"propensity": {"a": true, "b": 1}}', "got {'a': True")])

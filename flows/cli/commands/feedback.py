@@ -13,7 +13,7 @@ feedback = App(name="feedback", help="See what reviewers decided on a model's an
 @feedback.command(name="list")
 def list_(*, model: Model = "", home: Home = HOME, mlflow: Mlflow = "", as_json: Json = False) -> None:
     """List every decision: when, on which text, and the labels that are right (+) and wrong (-)."""
-    from tasks.core.wording import plural
+    from tasks.core.wording import one_line, plural
 
     journal, name = _journal(model, home, mlflow)
     entries = journal.read()
@@ -22,8 +22,8 @@ def list_(*, model: Model = "", home: Home = HOME, mlflow: Mlflow = "", as_json:
             print(json_line(dict(vars(one))))
         else:
             labels = [f"+{uid}" for uid in (*one.accepted, *one.added)] + [f"-{uid}" for uid in one.rejected]
-            text = " ".join(f"{one.text} {one.content}".split())
-            print("\t".join([one.when, f"v{one.version}", " ".join(labels), text]))
+            text = f"{one.text} {one.content}"    # as whoever may post feedback sent it
+            print("\t".join([one.when, f"v{one.version}", " ".join(labels), one_line(text, len(text))]))
     begun = journal.begun()
     later = "" if begun is None else f"; {len(entries) - begun:,} came after the unfinished training began"
     say(f"{name}: {plural(len(entries), 'decision')}{later}")

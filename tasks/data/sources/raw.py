@@ -2,6 +2,7 @@
 
 import json
 import re
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -123,8 +124,9 @@ def _about(folder: Path) -> dict[str, object]:
 def _name(about: Mapping[str, object], folder: Path) -> str:
     """Return a data set's name, by default its folder's."""
     name = about.get("name", folder.resolve().name)
-    if not isinstance(name, str) or not name:
-        raise UsageError(f"name must be a text, got {name!r}", where=str(folder / ABOUT))
+    if not isinstance(name, str) or not name or any(unicodedata.category(char) == "Cc" for char in name):
+        raise UsageError(f"name must be a text without control characters, got {name!r}", where=str(folder / ABOUT),
+                         hint='write "name": "..."')
     return name
 
 
