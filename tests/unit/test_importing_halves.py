@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import json
+import os
 from itertools import pairwise
 from pathlib import Path
 
@@ -120,3 +121,24 @@ def test_a_table_that_is_written_to_meanwhile_is_refused(tmp_path: Path, monkeyp
     with pytest.raises(ProjectError, match=r"a.jsonl has changed .*\nhint: run the same command again"):
         split(tmp_path / "a", ROWS)
     assert (tmp_path / "a" / "trn.json.gz").read_bytes() == before
+
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_an_import_that_is_stopped_as_it_replaces_a_data_set_leaves_that_one(tmp_path, monkeypatch, at):
+    """After the earlier one was moved away, and before the new one is in its place."""
+    split(tmp_path / "out", ROWS[:9])
+    before = points(tmp_path / "out", "trn")
+    rename, calls = os.rename, list[Path]()
+
+    def stop(source, target):
+        calls.append(target)
+        if not len(calls) == at == 2:
+            rename(source, target)
+        if len(calls) == at:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "rename", stop)
+    with pytest.raises(KeyboardInterrupt):
+        split(tmp_path / "out", ROWS[:5])
+    assert points(tmp_path / "out", "trn") == before
+    assert {path.name for path in tmp_path.iterdir()} == {"out", "out.jsonl"}

@@ -43,6 +43,8 @@ def raw_folder(out: Path, about: Mapping[str, Any]) -> Iterator[Path]:
             os.rename(out, working / "previous")
         os.rename(data, out)
     finally:
+        if not os.path.lexists(out) and (working / "previous").exists():    # Ctrl-C or an error in that moment
+            os.rename(working / "previous", out)
         shutil.rmtree(working, ignore_errors=True)
 
 
