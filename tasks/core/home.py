@@ -47,9 +47,7 @@ class Home:
         form = self.home / "FORMAT"
         if create:
             require_folder(self.home)
-            if (mode := mode_for_others(self.home)) and not form.exists() and any(self.home.iterdir()):
-                raise UsageError(f"{self.home} holds other files, and others can look into it: its mode is {mode:04o}",
-                                 hint="choose a folder that is not there yet")
+            _require_private(self.home)
             with explained("set up HOME", self.home):
                 try:
                     self.home.parent.mkdir(parents=True, exist_ok=True)
@@ -147,6 +145,16 @@ def require_folder(home: Path) -> None:
     """Raise UsageError where HOME, or what it would be in, is a file."""
     if not (place := nearest_existing(home)).is_dir():
         raise UsageError(f"{home} cannot be a HOME: {place} is a file", hint="choose a folder: --home DIR")
+
+
+def _require_private(home: Path) -> None:
+    """Close a folder that is to be a HOME. Raises UsageError where it holds other files that others can look into."""
+    if not (mode := mode_for_others(home)) or (home / "FORMAT").exists():
+        return
+    if any(home.iterdir()):
+        raise UsageError(f"{home} holds other files, and others can look into it: its mode is {mode:04o}",
+                         hint="choose a folder that is not there yet")
+    make_private(home)    # before anything is in it: the next call would take what a kill leaves for other files
 
 
 def no_home(folder: Path) -> UsageError:

@@ -1,11 +1,13 @@
 """What may be published, what a manifest says, and refs."""
 
+import errno
 import json
 import os
 import shutil
 import time
 from dataclasses import asdict
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -226,6 +228,18 @@ def test_a_home_that_was_open_is_closed(store, cli):
     with pytest.raises(UsageError, match="holds other files, and others can look into it: its mode is 0755"):
         Store(other)
     assert other.stat().st_mode & 0o777 == 0o755 and os.listdir(other) == ["file"]
+
+
+def test_a_home_whose_set_up_was_cut_off_in_an_open_folder_is_set_up_by_the_next(tmp_path, monkeypatch):
+    home = tmp_path / "home"
+    home.mkdir()
+    home.chmod(0o755)
+    with monkeypatch.context() as patch:
+        patch.setattr("tasks.core.files.write_file", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
+        with pytest.raises(ProjectError, match="cannot set up HOME"):
+            Store(home)
+    assert (home / "objects").exists() and not (home / "FORMAT").exists()
+    assert Store(home).find(NEW) is None and home.stat().st_mode & 0o777 == 0o700
 
 
 def test_digests():
