@@ -205,7 +205,9 @@ def hold(path: Path, by: object) -> None:
 
 
 def held(path: Path) -> bool:
-    """Return whether any process holds a folder."""
+    """Return whether any process holds a folder; what is none, a link or a pipe, is held by nobody."""
+    if path.is_symlink() or not path.is_dir():
+        return False
     with locked(path, fcntl.LOCK_EX, 0.0) as free:
         return not free
 

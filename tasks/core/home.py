@@ -51,8 +51,7 @@ class Home:
             with explained("set up HOME", self.home):
                 try:
                     self.home.parent.mkdir(parents=True, exist_ok=True)
-                    for name in ("", "tmp", "objects", "refs", "refs/steps", "scratch", "quarantine"):
-                        make_folder(self.home / name)
+                    self._make_folders()
                 except (FileExistsError, FileNotFoundError) as error:    # a link to nothing, or below /proc
                     raise UsageError(f"{self.home} cannot be a HOME: {error.filename}: {error.strerror}",
                                      hint="choose another folder: --home DIR") from error
@@ -69,6 +68,9 @@ class Home:
             raise no_home(self.home) from error
         except ValueError as error:
             raise DamagedArtifact(f"{form} is not a version", hint=f"restore it: echo {VERSION} > {form}") from error
+        if not create and os.access(self.home, os.W_OK):    # a backup may lack folders that were empty
+            with explained("set up HOME", self.home):
+                self._make_folders()
 
     @contextmanager
     def run_lock(self, seconds: float = LOCK_SECONDS, *, page: str = "") -> Iterator[None]:
@@ -127,6 +129,10 @@ class Home:
         with self._gc_lock("collect", fcntl.LOCK_EX, 0.0) as acquired:
             for path in (self.home / "tmp").iterdir() if acquired else ():
                 remove(path)
+
+    def _make_folders(self) -> None:
+        for name in ("", "tmp", "objects", "refs", "refs/steps", "scratch", "quarantine"):
+            make_folder(self.home / name)
 
     def _ref(self, kind: str, name: str) -> Path:
         return self.home / "refs" / checked(kind) / checked(name)

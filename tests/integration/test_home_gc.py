@@ -88,6 +88,25 @@ def test_checkpoints_of_given_up_runs_and_damaged_objects_go(store, monkeypatch)
     assert not list(store.home.glob("scratch/*")) and not list(store.home.glob("quarantine/*"))
 
 
+def test_a_restored_home_without_its_empty_folders_is_collected_and_takes_results(store):
+    publish(store, OLD, 20)
+    for name in ("tmp", "scratch", "quarantine"):
+        (store.home / name).rmdir()
+    assert collect(Store(store.home, create=False), Tracker(store.home), 1).counts == {"checkpoint": 1}
+    (store.home / "tmp").rmdir()
+    assert publish(Store(store.home, create=False), NEW) == store.find(NEW)
+
+
+def test_links_and_pipes_among_damaged_objects_go(store, monkeypatch):
+    (store.home / "quarantine" / "link").symlink_to(store.home / "nowhere")
+    (store.home / "objects" / OLD).symlink_to(store.home / "nowhere")
+    os.mkfifo(store.home / "quarantine" / "pipe")
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 2 * DAY)
+    assert collect(store, Tracker(store.home), 1).counts == {"damaged": 3}
+    assert not list(store.home.glob("quarantine/*")) and not os.path.lexists(store.home / "objects" / OLD)
+
+
 def test_what_a_run_removes_meanwhile_is_passed_over(store, monkeypatch):
     (store.scratch(OLD) / "steps").mkdir()
     (store.scratch(OLD) / "steps" / "a.safetensors").write_bytes(bytes(1000))
