@@ -18,6 +18,7 @@ EXAMPLES = "xc.examples"          # a few texts of the test set
 BASE, EDITS = "xc.base", "xc.edits"    # of a version with edited labels: its trained version, the edits' digest
 FILES = "xc.files"                # sha256 of the manifest in the model's folder, which lists the sha256 of each file
 RETRIEVER_PATH = "artifacts/retriever"    # where the retriever is in the model's folder
+LONGEST_NAME = 249                # bytes: journals are files NAME.jsonl, and a file's name has at most 255
 Version = Any                     # mlflow.entities.model_registry.ModelVersion
 
 
@@ -25,6 +26,9 @@ def require_name(name: str) -> None:
     """Raise UsageError for a name that no model can have."""
     if set("/:@'\"") & set(name) or not name.strip():
         raise UsageError(f"{name!r} cannot be the name of a model", hint="leave out / : @ and quotes: --name NAME")
+    if (size := len(name.encode(errors="surrogatepass"))) > LONGEST_NAME:
+        raise UsageError(f"the name of a model has at most {LONGEST_NAME} bytes, {name[:40]!r}... has {size}",
+                         hint="--name NAME")
 
 
 def champion_of(client: Client, name: str) -> Version | None:

@@ -4,8 +4,10 @@ from multiprocessing import get_context
 
 import pytest
 
-from data_contracts.errors import DamagedArtifact
+from data_contracts.errors import DamagedArtifact, UsageError
+from tasks.data.feedback.journal import Feedback, FeedbackJournal
 from tasks.registry.edit_journal import Journal
+from tasks.registry.tags import require_name
 from xcmodels.retrieval.label_editing import ADD, REMOVE, Edit
 
 ENTERED = [Edit(ADD, "x:1", "forest wolf sea"), Edit(REMOVE, "tiny:3"), Edit(ADD, "x:2", "日本語", "and more")]
@@ -37,6 +39,18 @@ def test_wherever_a_command_is_cut_off_none_of_its_edits_is_there(tmp_path):
         journal.append(ENTERED[1:2])
         assert journal.edits() == ENTERED[:2]
         assert journal.path.read_bytes().startswith(data[:whole]) and b"\0" not in journal.path.read_bytes()
+
+
+def test_the_longest_name_of_a_model_has_its_journals(tmp_path):
+    name = "ж" * 124 + "x"
+    require_name(name)
+    with Journal(tmp_path, name).alone():
+        assert Journal(tmp_path, name).edits() == []
+    feedback = FeedbackJournal(tmp_path, name)
+    feedback.append([Feedback("a wolf", ["L1"])])
+    assert feedback.begin() == feedback.read()
+    with pytest.raises(UsageError, match=r"at most 249 bytes, 'ж{40}'\.\.\. has 250\nhint: --name NAME"):
+        require_name(f"{name}x")
 
 
 def test_a_line_that_was_damaged_is_named(tmp_path):
