@@ -16,8 +16,9 @@ from data_contracts.errors import DamagedArtifact, ProjectError
 from tasks.core.code_digest import commit
 from tasks.core.files import put_file, remove
 from tasks.core.processes import process_name
-from tasks.core.step import METRICS_FILE, Step, StepResult, slug
+from tasks.core.step import METRICS_FILE, Step, StepResult
 from tasks.core.store import Artifact, Store, digest_of
+from tasks.data.contract import page_of
 from tasks.data.feedback.journal import FeedbackJournal
 from tasks.data.prepare import ADD_FEEDBACK
 from tasks.evaluation.feedback_effect import FeedbackEffect, feedback_effect
@@ -40,7 +41,7 @@ from xcmodels.methods.presets import flat
 from xcmodels.retrieval.retriever import Retriever
 
 EXAMPLES_SHOWN = 3     # test queries in a run's summary, and as examples in the version's tags
-ELSEWHERE = "in the home that checked the tables"
+ELSEWHERE = "in the home that checked the tables, unless it has checked others of that name since"
 EXAMPLE_LENGTH = 200   # characters of an example in the tags
 
 
@@ -136,15 +137,13 @@ def finish(session: Session, done: Mapping[str, Artifact], *, register_it: bool,
         store.set_ref("reports", report.stem, of)
     if registered and session.config.feedback == "use":    # the next training learns from all that was said since
         FeedbackJournal(store.home, session.name).end()
-    contracts = store.home / "contracts" / slug(pipeline.data.name) / "index.html"
-    has_page = contracts.exists()    # else the tables were checked in another home
-    if has_page:
+    if contracts := page_of(pipeline.data.name, done["check tables"], store):
         tracker.log_file(contracts, "contracts")
     session.finished = True
     tracker.finish("FINISHED", f"{outcome}\n\n    {session.config.command}")
     return Finished(tracker.run_id or "", session.name, registered.version if registered else None, metrics, outcome,
                     bool(registered and registered.promoted), str(report),
-                    str(contracts) if has_page else ELSEWHERE, tracker.link() or tracker.address, tracker.close(),
+                    str(contracts or ELSEWHERE), tracker.link() or tracker.address, tracker.close(),
                     _examples(store.open(done["build retriever"]), corpus),
                     registered.champion if registered else None, pipeline.about())
 

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from tasks.core.store import Artifact, Store
 from tasks.data.feedback.add import FACTS
 from tasks.data.tables import count_rows
 
+KEY = "key"        # in the folder of the page: the key of the check that it is of
 LARGE = 1 << 23    # rows of all tables below which the workers' imports take longer than they save
 
 
@@ -26,7 +28,7 @@ def check(data: str, thresholds: Thresholds, context: StepContext) -> None:
     Label frequencies are compared with those that `keep_frequencies` kept last. Raises ContractError where a rule
     fails.
     """
-    page = context.home / "contracts" / slug(data)
+    page = _pages(context.home, data)
     baseline = _baseline(context.home, data)
     shutil.rmtree(page, ignore_errors=True)
     report = validate(context.inputs["tables"], report_dir=page, previous=baseline if baseline.exists() else None,
@@ -45,6 +47,20 @@ def check(data: str, thresholds: Thresholds, context: StepContext) -> None:
     summary = {"rules": len(report.rules), "tables": {table.name: table.rows for table in report.tables}}
     (context.out / "contract.json").write_text(json.dumps(summary, indent=1, sort_keys=True) + "\n")
     shutil.copyfile(page / FREQUENCIES, context.out / FREQUENCIES)
+    (page / KEY).write_text(context.scratch.name)
+
+
+def page_of(data: str, checked: Artifact, store: Store) -> Path | None:
+    """Return the page of a check that passed, made or reused.
+
+    None where another home has it, or where other data of the same name, or the same with other thresholds, was
+    checked since.
+    """
+    page = _pages(store.home, data)
+    with suppress(FileNotFoundError):
+        if (page / KEY).read_text() == store.manifest(checked)["key"] and (page / "index.html").exists():
+            return page / "index.html"
+    return None
 
 
 def keep_frequencies(data: str, checked: Artifact, store: Store) -> None:
@@ -57,6 +73,10 @@ def keep_frequencies(data: str, checked: Artifact, store: Store) -> None:
     baseline.parent.mkdir(exist_ok=True)
     remove(part := baseline.with_suffix(".tmp"))    # of a run that was killed as it wrote
     put_file((result / FREQUENCIES).read_bytes(), baseline, os.replace, part)
+
+
+def _pages(home: Path, data: str) -> Path:
+    return home / "contracts" / slug(data)
 
 
 def _baseline(home: Path, data: str) -> Path:

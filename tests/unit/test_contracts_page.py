@@ -1,5 +1,6 @@
 """The report's page and files: inert, small, the same for the same tables."""
 
+import gzip
 import json
 import re
 
@@ -8,7 +9,15 @@ import pytest
 from data_contracts import verdict
 from data_contracts.errors import ContractError
 from data_contracts.validate import PAGE_LIMIT, write
+from tasks.core.dask_workers import Workers
+from tasks.core.step import run_all
+from tasks.core.store import Store
+from tasks.data.contract import page_of
+from tasks.data.prepare import steps
+from tasks.data.sources import describe
 from tests.support.contracts import check, good
+from tests.support.planted import write_planted
+from xcmodels.data.corpus import PrepareConfig
 
 HOSTILE = "<script>alert(1)</script> \u202eevil \x1b[2J {{ 7*7 }} &amp; שלום\r\nX: y"
 
@@ -57,3 +66,26 @@ def test_data_docs_hold_no_value(tmp_path):
     assert len([path for path in pages if "validations" in path.parts]) == 2  # two tables, each judged at once
     assert not any("alert(1)" in path.read_text() for path in pages)
     assert 'href="gx/index.html"' in report.page.read_text()
+
+
+def test_a_page_is_given_out_with_the_check_that_it_is_of_alone(tmp_path):
+    """Each check writes the page of its name, also one that fails; a later run may reuse what an earlier one found."""
+    store, data = Store(tmp_path / "home"), write_planted(tmp_path / "data", train=60, test=10, labels=8)
+    tested = (data / "tst.json.gz").read_bytes()
+
+    def checked(**config):
+        raw = describe(data)
+        with Workers(count=0) as workers:
+            done = run_all(steps(raw, PrepareConfig(**config), 0)[:2], store, workers)["check tables"]
+        return done, page_of(raw.name, done, store)
+
+    first, page = checked()
+    assert json.loads((page.parent / "report.json").read_text())["ok"]
+    texts = gzip.decompress((data / "trn.json.gz").read_bytes()).splitlines(keepends=True)
+    (data / "tst.json.gz").write_bytes(gzip.compress(b"".join(texts[:10])))
+    with pytest.raises(ContractError, match="leak"):
+        checked()
+    assert not json.loads((page.parent / "report.json").read_text())["ok"]
+    (data / "tst.json.gz").write_bytes(tested)
+    assert checked() == (first, None)
+    assert checked(leak_share=0.5)[1] == page and checked() == (first, None)
