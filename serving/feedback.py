@@ -60,8 +60,8 @@ class FeedbackKeeper:
                           errors=unknown[:MAX_ERRORS])
         accepted, rejected, added = (list(dict.fromkeys(uids)) for uids in (
             decision.accepted, decision.rejected, [uid for uid in decision.added if uid not in decision.accepted]))
-        [title], contents = served.retriever.fields([decision.text], [])    # as training texts are
-        kept = Feedback(title, accepted, rejected, added, *contents, request=decision.request_id,
+        [title], [content] = served.retriever.fields([decision.text], [""])    # as training texts are
+        kept = Feedback(title, accepted, rejected, added, content, request=decision.request_id,
                         version=decision.version)
         await self.write([kept], served, client)
         return kept
