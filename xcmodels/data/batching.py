@@ -37,6 +37,7 @@ class Block:
     ever taken for a negative. weights (R, C) float or bool, or None for all ones; 0 = the loss ignores the pair.
     columns: None = the columns are a pool shared by all rows; (R, C) int64 = each row's own candidates.
     chosen_positives (R, P) int64: the columns of the chosen positives of a row, -1 = none; None = none were chosen.
+    n_positives (R,) int64: how many a row has, in the block or not.
     """
 
     rows: str
@@ -45,6 +46,7 @@ class Block:
     weights: torch.Tensor | None = None
     columns: torch.Tensor | None = None
     chosen_positives: torch.Tensor | None = None
+    n_positives: torch.Tensor | None = None
 
     @property
     def counted_negatives(self) -> torch.Tensor:
@@ -254,7 +256,8 @@ def shortlist_block(corpus: Corpus, rows: np.ndarray, most: int, mined: np.ndarr
     """
     values, lengths = sample_positives(corpus.train_positives, rows, most, rng)
     drawn = padded(values, lengths)
-    share = corpus.train_positives.subset(rows).lengths / np.maximum(lengths, 1)
+    n_positives = corpus.train_positives.subset(rows).lengths
+    share = n_positives / np.maximum(lengths, 1)
     columns = np.concatenate([drawn, mined], axis=1)
     weights = (columns >= 0).astype(np.float32)
     weights[:, :drawn.shape[1]] *= share[:, None]
@@ -266,7 +269,7 @@ def shortlist_block(corpus: Corpus, rows: np.ndarray, most: int, mined: np.ndarr
     positives = np.zeros(columns.shape, dtype=bool)
     positives[:, :drawn.shape[1]] = drawn >= 0
     return Block("queries", "labels", torch.from_numpy(positives), torch.from_numpy(weights),
-                 torch.from_numpy(np.maximum(columns, 0).astype(np.int64)))
+                 torch.from_numpy(np.maximum(columns, 0).astype(np.int64)), n_positives=torch.from_numpy(n_positives))
 
 
 def padded(values: np.ndarray, lengths: np.ndarray) -> np.ndarray:

@@ -70,11 +70,10 @@ class Extreme(Model):
     def forward(self, batch: Batch, kappa: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return cosines (R, C) of queries with classifiers, and which of them count (R, C) bool.
 
-        Positives count, and each query's hardest negatives, `kappa` per positive: of all of its positives, where some
-        were drawn and each weighs as several.
+        Positives count, and each query's hardest negatives, `kappa` for each positive that it has, drawn or not.
         """
         block, side = batch.blocks["shortlist"], batch.sides["queries"]
-        assert block.columns is not None and block.weights is not None
+        assert block.columns is not None and block.weights is not None and block.n_positives is not None
         intermediate = side.vectors if side.vectors is not None else \
             self.encoder.view(self.encoder.pool(batch.sides)["queries"], INTERMEDIATE)
         layers = [self.encoder.heads[name] for name in self.encoder.layout.views[EXTREME]]
@@ -83,7 +82,7 @@ class Extreme(Model):
             cosines = self._cosines(embedded, block.columns, block.weights > 0)
             hardness = cosines.masked_fill(block.positives | (block.weights == 0), -torch.inf)
             rank = hardness.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
-            most = kappa * (block.weights * block.positives).sum(1, keepdim=True)
+            most = kappa * block.n_positives[:, None]
             counts = (block.weights > 0) & (block.positives | (rank < most))
         return self._cosines(embedded, block.columns, counts), counts
 
