@@ -81,7 +81,8 @@ class Selector:
 
     def among(self, allowed: np.ndarray) -> Selection:
         """Return the selection of the labels that are `allowed`, (L,) bool, less the removed ones."""
-        allowed = allowed & ~np.isin(np.arange(len(allowed)), self.everything.without)
+        allowed = allowed.copy()
+        allowed[self.everything.without] = False
         kept, left_out = np.flatnonzero(allowed), np.flatnonzero(~allowed)
         if len(kept) <= MAX_SCORED_LABELS:
             return Selection(left_out, len(kept), {}, kept)
