@@ -27,10 +27,10 @@ class FrozenStates:
 
     def part(self, start: int, stop: int) -> "FrozenStates":
         """Return those of the texts from `start` to `stop` - 1."""
-        return FrozenStates(self.files, *(each[start:stop] for each in (self.file_of, self.starts, self.sizes)))
+        return self.take(slice(start, stop))
 
-    def take(self, texts: np.ndarray) -> "FrozenStates":
-        """Return those of some texts (m,), in their order."""
+    def take(self, texts: np.ndarray | slice) -> "FrozenStates":
+        """Return those of some texts, (m,) or a slice, in their order."""
         return FrozenStates(self.files, *(each[texts] for each in (self.file_of, self.starts, self.sizes)))
 
     def read(self, texts: np.ndarray) -> np.ndarray:
