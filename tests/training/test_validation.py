@@ -82,7 +82,8 @@ def test_labels_of_a_partition_are_judged_under_its_layer(toy):
     with torch.inference_mode():
         inner = model.encoder(tokens, "intermediate")
         ones = torch.ones(every.shape)
-        block = SimpleNamespace(columns=every, weights=ones, positives=ones.bool())
+        block = SimpleNamespace(columns=every, weights=ones, positives=ones.bool(),
+                                n_positives=torch.full((len(rows),), toy.corpus.n_labels))
         batch: Any = SimpleNamespace(blocks={"shortlist": block},
                                      sides={"queries": BatchSide(torch.from_numpy(rows), vectors=inner)})
         scores, _ = model(batch, 1)
