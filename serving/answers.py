@@ -142,18 +142,17 @@ def answer(questions: list[Question]) -> list[list[dict[str, Any]]]:
     versions = {id(question.served): question.served for question in questions}.values()
     _check_files(versions, RECENT)    # reading a truncated file would end the process
     out = [_explained(question) if question.explain else [] for question in questions]
-    alike: dict[tuple[int, int], list[int]] = {}
+    alike: dict[tuple[int, int, int], list[int]] = {}    # by k, too: how many labels are proposed depends on it
     for row, question in enumerate(questions):
         if not question.explain:
-            alike.setdefault((id(question.served), id(question.selection)), []).append(row)
+            alike.setdefault((id(question.served), id(question.selection), question.k), []).append(row)
     for rows in alike.values():
         first = questions[rows[0]]
         answers = first.served.retriever.predict_among(
-            first.selection, [questions[row].text for row in rows], max(questions[row].k for row in rows),
+            first.selection, [questions[row].text for row in rows], first.k,
             [questions[row].content for row in rows])
         for row, labels in zip(rows, answers, strict=True):
-            question = questions[row]
-            out[row] = [label.to_json() for label in labels[:question.k] if label.confidence >= question.threshold]
+            out[row] = [label.to_json() for label in labels if label.confidence >= questions[row].threshold]
     _check_files(versions)
     return out
 

@@ -5,6 +5,7 @@ import shutil
 import weakref
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from serving.answers import SELECTIONS, Question, Selections, answer
@@ -111,6 +112,19 @@ def test_texts_of_different_choices_wait_together_and_are_answered_apart(served)
         assert [[label["uid"] for label in labels] for labels in answers[3 * place:3 * place + 3]] == wanted
     alone = answer([Question(served, text, 5, 0.0, False) for text in (TEXT, "an oak") for _ in range(2)])
     assert [answers[0], answers[9], answers[1], answers[10]] == alone, "as if nobody had asked beside"
+
+
+def test_who_asks_for_more_labels_changes_nothing_for_others(tmp_path):
+    """With k the number of labels that are proposed grows, and the scorer may prefer one of those."""
+    folder = tiny.tiny_retriever(tmp_path / "made")
+    term = folder / "term.encoder.npy"
+    np.save(term, np.load(term)[::-1])    # so the best labels are not those that lie nearest in the index
+    served = SimpleNamespace(retriever=Retriever.load(folder), watch=SimpleNamespace(written=lambda recent: ""))
+    asked = [Question(served, text, k, 0.0) for text in tiny.LABELS for k in (5, 50)]
+    beside = [[label["uid"] for label in labels] for labels in answer(asked)]
+    alone = [[label["uid"] for label in labels] for labels in answer([each for each in asked if each.k == 5])]
+    assert beside[::2] == alone
+    assert alone != [uids[:5] for uids in beside[1::2]], "else the test shows nothing"
 
 
 def test_only_the_last_selections_are_kept_and_those_of_one_version(served):
