@@ -98,6 +98,6 @@ def all_pages(search: Any, **filters: Any) -> Iterator[Any]:
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of an error's message."""
+    """Return the first line of an error's message, without a password: MLflow's messages repeat its address."""
     text = error.what if isinstance(error, ProjectError) else str(error)
-    return (text.strip() or type(error).__name__).splitlines()[0][:300]
+    return without_passwords((text.strip() or type(error).__name__).splitlines()[0])[:300]

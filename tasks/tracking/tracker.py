@@ -150,7 +150,8 @@ class Tracker:
                 remedy = f"where it is damaged, move it away; the next run rebuilds it: {self.home}/mlflow.db"
             elif "error code 401" in str(error):
                 remedy = "sign in by MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
-            raise ServerError(f"MLflow at {self.address} failed: {first_line(error)}", hint=remedy) from error
+            cause = error if self.address == self.uri else None    # logs show it, and MLflow's words repeat a password
+            raise ServerError(f"MLflow at {self.address} failed: {first_line(error)}", hint=remedy) from cause
 
     def _do(self, what: str, action: Callable[[Client, Run], None]) -> None:
         self._all[what] = self._todo[what] = action

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import time
+import traceback
 
 import pytest
 
@@ -99,6 +100,25 @@ def test_training_goes_on_without_a_server(tmp_path, caplog):
     assert caught.value.exit_code == 5
     assert len(caplog.records) == 1 and "the run goes on" in caplog.text
     assert "secret" not in caplog.text + str(caught.value)
+
+
+def test_a_password_in_what_mlflow_says_is_shown_nowhere(tmp_path, monkeypatch, caplog):
+    """Its messages repeat the address; Prefect logs an error with those that it came from."""
+    from mlflow.exceptions import MlflowException
+
+    address = "http://ann:s3cret@mlflow.example:5000"
+
+    def dropped(self):
+        raise MlflowException(f"API request to {address}/api/2.0 failed with exception {'x' * 300}")
+
+    monkeypatch.setattr(Tracker, "_connected", dropped)
+    tracker = Tracker(tmp_path, address)
+    assert tracker.start("k1", **ABOUT) is None
+    with pytest.raises(ServerError) as caught, tracker.required():
+        pass
+    told = "API request to http://mlflow.example:5000/api/2.0 failed"
+    assert told in caplog.text and told in str(caught.value)
+    assert "s3cret" not in caplog.text + "".join(traceback.format_exception(caught.value))
 
 
 def test_a_run_says_at_its_start_that_its_server_does_not_answer(cli, planted, monkeypatch):
