@@ -63,7 +63,10 @@ def serve(home: Path, mlflow: str, model: str, *, host: str, port: int, access: 
             what = f"serving {name} version {version}" if version else "no model yet; listening"
             _log.warning("%s on %s", what, address)
 
-        follow, keeper = partial(follower, home, mlflow, model, wait), FeedbackKeeper(home) if feedback else None
+        def follow(known: str = "") -> AliasFollower:
+            return follower(home, mlflow, model or known, wait)
+
+        keeper = FeedbackKeeper(home) if feedback else None
         if workers > 1:
             _serve_by_workers(sock, workers, follow, partial(create_app, access=access, keeper=keeper), ready)
             return
@@ -78,7 +81,7 @@ def serve(home: Path, mlflow: str, model: str, *, host: str, port: int, access: 
         server.run([sock])
 
 
-def _serve_by_workers(sock: socket.socket, count: int, follow: Callable[[], AliasFollower],
+def _serve_by_workers(sock: socket.socket, count: int, follow: Callable[[str], AliasFollower],
                       make: Callable[..., tuple[Guard, ModelService]], ready: Callable[[str, str], None]) -> None:
     """Serve by processes that are forked from this one, in which the libraries are in memory that they share.
 
@@ -100,7 +103,8 @@ def _serve_by_workers(sock: socket.socket, count: int, follow: Callable[[], Alia
             return
         torch.set_num_threads(max(1, torch.get_num_threads() // count))
         peers = BoardPeers(board, worker.number)
-        app, service = make(follow(), metrics=partial(SummedMetrics, peers=peers, folder=counts), peers=peers)
+        following = follow(board.model)    # one that is started again serves it, whatever was registered since
+        app, service = make(following, metrics=partial(SummedMetrics, peers=peers, folder=counts), peers=peers)
         room = limit_connections(service)
         balanced = settings(ConnectionBalancer(app, peers), WorkerProtocol)
         WorkerServer(balanced, service, peers, worker.channel, room).run()

@@ -60,6 +60,7 @@ class Board:
 
     def __init__(self, count: int) -> None:
         self.count = count
+        self._model = ""    # what workers that have ended served: a worker that is forked after that has it
         self._memory = mmap.mmap(-1, (count + 1) * SLOT)    # anonymous, and shared with forks
 
     @property
@@ -71,8 +72,15 @@ class Board:
         """Tell every worker that the server is about to stop."""
         self._memory[0] = 1
 
+    @property
+    def model(self) -> str:
+        """The name of the model that the workers serve, or served, "" before there is one."""
+        statuses = map(self.status, range(self.count))
+        return next((status.name for status in statuses if status is not None and status.name), self._model)
+
     def clear(self, number: int) -> None:
-        """Forget what a worker said that has ended."""
+        """Forget what a worker said that has ended, but for the name of the model."""
+        self._model = self.model
         self._memory[(number + 1) * SLOT:(number + 2) * SLOT] = bytes(SLOT)
 
     def post_load(self, number: int, load: WorkerLoad) -> None:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from io import BytesIO
 
+import psutil
 import pytest
 from starlette.testclient import TestClient
 
@@ -13,7 +14,7 @@ from flows.services.stack import Stack
 from serving import server
 from serving.app import create_app
 from serving.http.guard import Access
-from tests.support.running_server import ServedModels
+from tests.support.running_server import ServedModels, running, within
 
 
 @pytest.fixture
@@ -88,6 +89,16 @@ def test_a_server_waits_for_a_first_model_and_not_for_one_of_several_to_go(model
     with pytest.raises(UsageError, match="there are 2 models"):
         server.follower(models.home, "", "", wait=True)
     assert server.follower(models.home, "", "xd", wait=True).fault == "no model 'xd'; known: another, xc"
+
+
+def test_workers_that_are_started_again_serve_the_model_of_before(models):
+    """Also where all have ended at once."""
+    with running(models.home, "--workers", "2") as one:
+        register(models, "another")
+        for worker in psutil.Process(one.process.pid).children():
+            worker.kill()
+        assert within(120, lambda: "is started again" in one.log.read_text() and one.ask("/readyz").body == b"ok")
+        assert one.ask("/model").json()["name"] == "xc" and "there are 2 models" not in one.log.read_text()
 
 
 def test_why_nothing_answers_is_told_at_model_and_to_nobody_without_the_token(models, monkeypatch):
