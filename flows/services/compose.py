@@ -41,6 +41,9 @@ def _service(setup: Setup, part: Part, image: str, *, secrets: bool) -> dict[str
     }
     if secrets:
         service["env_file"] = [f"{home}/service.env"]
+    if part.name == "worker-gpu":    # a container sees no GPU that is not reserved for it
+        service["deploy"] = {"resources": {"reservations": {"devices": [
+            {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}]}}}
     if part.needs:
         service["depends_on"] = {need: {"condition": "service_healthy"} for need in part.needs}
     if (health := HEALTH.get(part.name)) is not None:
