@@ -1,11 +1,18 @@
-"""What the containers of `xc service compose` can use: a GPU."""
+"""What the containers of `xc service compose` can use: a GPU, and the loopback of the host behind a proxy."""
 
 import json
+import os
+import subprocess
+import sys
+import threading
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
+from flows.config import Ports
 from flows.services.compose import compose
+from flows.services.processes import free_port
 from flows.services.service_manager import Setup
 
 
@@ -23,3 +30,30 @@ def test_the_worker_of_the_pool_gpu_alone_has_the_gpus(setup):
     assert [name for name, service in services.items() if "deploy" in service] == ["worker-gpu"]
     (device,) = services["worker-gpu"]["deploy"]["resources"]["reservations"]["devices"]
     assert device == {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
+
+
+class Well(BaseHTTPRequestHandler):
+    """Answers 200 at /healthz alone."""
+
+    def do_GET(self):
+        self.send_response(200 if self.path == "/healthz" else 404)
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
+
+
+def test_a_part_is_found_well_behind_a_proxy(setup):
+    """Compose gives containers the proxies of docker's settings; this machine's loopback is behind none."""
+    proxies = {name: f"http://127.0.0.1:{free_port()}" for name in ("http_proxy", "HTTP_PROXY")}
+    environment = {name: value for name, value in os.environ.items() if name.lower() != "no_proxy"} | proxies
+    with HTTPServer(("127.0.0.1", 0), Well) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        ports = Ports(4200, 5000, server.server_port)
+        kind, program, *words = made(replace(setup, ports=ports))["app"]["healthcheck"]["test"]
+        assert (kind, program) == ("CMD", "python3")
+        for path, code in (("/healthz", 0), ("/nothing", 1)):
+            command = [sys.executable, *(word.replace("/healthz", path) for word in words)]
+            done = subprocess.run(command, env=environment, capture_output=True, check=False)
+            assert done.returncode == code, done.stderr.decode()
+        server.shutdown()
