@@ -17,7 +17,8 @@ def portable(tokenizer: tokens.Tokenizer, limit: int, special: tuple[int, int] |
     """
     made = Tokenizer.from_str(tokenizer.backend.to_str())
     steps = [normalizers.Strip(left=True, right=False),
-             normalizers.Replace(Regex(rf"\A(?m:.{{{_CHARACTERS * limit}}})\K(?m:.+)"), ""),
+             # nested, since a repeat takes at most 100,000
+             normalizers.Replace(Regex(rf"\A(?m:(?:.{{{_CHARACTERS}}}){{{limit}}})\K(?m:.+)"), ""),
              normalizers.Replace(Regex(_CONTROL), " "), normalizers.NFC(), normalizers.Strip()]
     made.normalizer = normalizers.Sequence(steps + ([made.normalizer] if made.normalizer else []))
     if special is None:
