@@ -198,6 +198,7 @@ def test_hostile_labels_stay_text(models, server, page):
         page.value("document.querySelectorAll('details').forEach(each => each.open = true)")
         shown = page.value("document.getElementById('labels').innerText")
         assert "<script>document.title" in shown and "<img src=x" in shown
+        assert page.value("document.getElementById('model').textContent").startswith("xc version 2, ")
         assert page.value("document.title") == "xcflow: tag a text"
         assert page.value("document.querySelectorAll('#labels script, #labels img, #labels b b').length") == 0
         assert not page.errors
@@ -234,7 +235,8 @@ def test_the_states_of_a_question(server, page):
     page.value("document.getElementById('text').value = 'a\\ud800b'")    # half a character, which JSON cannot say
     page.key("Enter")
     assert page.until(COUNT) == 10
-    for status, body, said in ((503, "{}", "busy"), (200, '{"model": {}, "results": [{"labels": []}]}', "No label"),
+    none = '{"model": {"name": "xc", "version": "1"}, "results": [{"labels": []}]}'
+    for status, body, said in ((503, "{}", "busy"), (200, none, "No label"),
                                (500, '{"detail": "the server failed"}', "the server failed")):
         page.value(f"window.fetch = async () => new Response({body!r}, {{status: {status}}})")
         page.value("document.getElementById('text').value = 'a wolf'")

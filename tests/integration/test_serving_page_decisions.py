@@ -63,3 +63,19 @@ def test_what_comes_of_a_decision_is_not_said_under_another_answer(page):
     page.value("window.answer(new Response('{}', {status: 500}))")
     page.value("new Promise(done => setTimeout(done))")
     assert (page.value(SENT), page.value(f"{SEND}.disabled")) == ("", True)
+
+
+def test_a_page_from_before_the_first_model_has_all_with_the_first_answer(server, page):
+    none = "window.fetch = async () => new Response('{\"detail\": \"no model is loaded\"}', {status: 503})"
+    page.do("Page.addScriptToEvaluateOnNewDocument", source=f"window.real = window.fetch; {none}")
+    page.open(f"http://127.0.0.1:{server.port}/")
+    model, examples = "document.getElementById('model').textContent", "document.querySelectorAll('#examples button')"
+    page.until("document.getElementById('said').textContent === 'no model is loaded'")
+    assert page.value(model) == "" and page.value(f"{examples}.length") == 0
+    page.value("window.fetch = window.real; document.getElementById('text').value = 'a wolf'; "
+               "document.querySelector('button.main').click()")
+    assert page.until(COUNT) == 10 and page.value(f"{BUTTONS}.length") == 20
+    assert page.value(model) == "xc version 1, 50 labels." and page.value(f"{examples}.length") == 3
+    page.value(f"described = 'another version'; {examples}[0].focus(); {examples}[0].click()")    # it is replaced
+    assert page.until(f"{COUNT} && described") == "xc version 1"
+    assert page.value("document.activeElement.id") == "text"
