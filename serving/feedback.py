@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -39,7 +40,7 @@ class RateLimit:
             self._buckets.popitem(last=False)
         if left < decisions:
             raise Problem(429, "rate", f"at most {self.rate:g} decisions a second are taken from one address",
-                          headers={"Retry-After": "1"})
+                          headers={"Retry-After": str(math.ceil((decisions - left) / self.rate))})
 
 
 class FeedbackKeeper:

@@ -187,6 +187,19 @@ def test_a_journal_that_is_full_takes_no_more(tmp_path, monkeypatch):
         asyncio.run(post("a wolf"))
 
 
+def test_who_waits_as_long_as_it_is_told_is_admitted(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(feedback, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    limit = RateLimit()
+    for _ in range(3):
+        limit.admit("here", 32)    # as many as Annif sends at once
+    with pytest.raises(Problem) as caught:
+        limit.admit("here", 32)
+    now[0] += int(caught.value.headers["Retry-After"])
+    limit.admit("here", 32)
+    assert caught.value.headers["Retry-After"] == "3"
+
+
 def test_addresses_are_forgotten_before_they_fill_the_memory():
     limit = RateLimit()
     for number in range(CLIENTS + 500):
