@@ -1,5 +1,6 @@
 """Who may send requests to a server: its host names, and the token in a file."""
 
+import re
 import shlex
 import stat
 from collections.abc import Collection
@@ -12,7 +13,13 @@ TOKEN = 16    # least characters of a token
 
 
 def make_access(host: str, token_file: Path | None, names: Collection[str]) -> Access:
-    """Return who may send requests; raise UsageError for a public address without a token and host names."""
+    """Return who may send requests; raise UsageError for a public address without a token and host names.
+
+    And for a name that no Host header is compared with: with a port, or an IPv6 address without brackets.
+    """
+    if wrong := [name for name in names if not re.fullmatch(r"[\w.-]+|\[[0-9A-Fa-f:.]+]", name, re.ASCII)]:
+        raise UsageError(f"--allow-host takes a name without a port, got {wrong[0]!r}",
+                         hint="write it as in an address: labels.example.org, or [fd00::1]")
     token = read_token(token_file) if token_file else ""
     if host not in {"127.0.0.1", "localhost", "::1"} and not (token and names):
         raise UsageError(f"{host} can be reached from other machines",

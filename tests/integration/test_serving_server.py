@@ -18,7 +18,7 @@ from types import SimpleNamespace
 import pytest
 
 from data_contracts.errors import UsageError
-from serving.access import read_token
+from serving.access import make_access, read_token
 from serving.http.guard import Access
 from serving.server import Shortage, listener, serve, temporary_folder
 from tasks.core.devices import port_holder
@@ -66,6 +66,15 @@ def test_what_cannot_be_served_is_refused(models, token_file, words, code, said)
     ended, told = refused(models.home, *[places.get(word, word) for word in words])
     assert (ended, said in told) == (code, True), told
     assert TOKEN not in told
+
+
+@pytest.mark.parametrize("name", ["labels.example.org:8000", "http://labels.example", "fd00::1", "bücher.example", ""])
+def test_a_name_that_would_never_match_is_refused(name):
+    with pytest.raises(UsageError, match=r"^--allow-host takes a name without a port, got ") as refused:
+        make_access("127.0.0.1", None, ["labels.example", name])
+    assert repr(name) in str(refused.value) and "[fd00::1]" in refused.value.hint
+    for right, host in (("Labels.example.org", "labels.example.org:8000"), ("[FD00::1]", "[fd00::1]:8000")):
+        make_access("127.0.0.1", None, [right]).admit("GET", "/", {"host": host})
 
 
 def test_the_remedy_for_a_token_can_be_pasted(tmp_path):
