@@ -63,6 +63,13 @@ def test_a_name_that_no_model_has_is_told(up):
     assert "waits for a model 'xd'; registered: xc" in said and app.command[-2:] == ["--model", "xd"]
 
 
+@pytest.mark.parametrize("spec", ["xc@champion", "xc/1", "models:/xc", "models:/xc/1"])
+def test_a_model_that_is_there_is_known_however_it_is_named(up, spec):
+    said, app = up(spec)
+    assert "waits for" not in said and app.command[-2:] == ["--model", spec]
+    assert f"waits for a model {spec.replace('xc', 'xd')!r}; registered: xc" in up(spec.replace("xc", "xd"))[0]
+
+
 def test_an_app_that_is_up_for_another_model_is_told(up, models, monkeypatch):
     record = Record.of(Service("app", "app", ["serve", "--model", "xc"], {}, "http://127.0.0.1:1"))
     monkeypatch.setattr(Stack, "records", lambda self: {"app": record})

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -133,7 +134,7 @@ def _model_of_app(home: Path, mlflow: str, model: str, running: "Record | None")
     with suppress(ServerError):    # the app waits for MLflow, too
         if not model:
             return only_model(tracker) if running is None else ""    # one that was registered since changes nothing
-        if (known := model_names(tracker)) and model.partition("@")[0] not in known:
+        if (known := model_names(tracker)) and re.split("[@/]", model.removeprefix("models:/"))[0] not in known:
             say(_line("app", f"waits for a model {model!r}; registered: {', '.join(known)}"))
     return model
 
