@@ -66,5 +66,6 @@ sbom: $(VENV)/.ready
 pins: $(VENV)/.ready
 	$(BIN)/python -m tools.pin_hashes $(PINS)
 
+## clean: removes .venv, which the next target sets up anew; homes and data stay
 clean:
-	rm -rf $(VENV) .xc data
+	rm -rf $(VENV)

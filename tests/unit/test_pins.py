@@ -24,6 +24,12 @@ def test_every_pin_has_the_hashes_of_its_files(name, fewest):
     assert f"--require-hashes -r {name}" in (ROOT / "Makefile").read_text()
 
 
+def test_clean_removes_nothing_that_cannot_be_set_up_anew():
+    """It is a remedy of `xc doctor`: .xc has reviewers' decisions and label edits, data/ the reader's own data."""
+    recipe = (ROOT / "Makefile").read_text().partition("\nclean:\n")[2]
+    assert recipe == "\trm -rf $(VENV)\n"
+
+
 def test_all_that_torch_needs_is_pinned():
     """Of the build that is installed, and of the index's for Linux, which needs CUDA's libraries."""
     pins = [pinned((ROOT / name).read_text()) for name in ("constraints.txt", "constraints-cuda.txt")]
