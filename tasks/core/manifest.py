@@ -50,14 +50,17 @@ def share(folder: Path, files: Iterable[Mapping[str, Any]], sources: Iterable[Pa
             remove(link)    # a rename to another name of the same file leaves both
 
 
-def read_manifest(folder: Path) -> tuple[dict[str, Any], dict[str, tuple[int, str]]]:
-    """Return the manifest of an object, and {path: (size, sha256)} of the files that it lists."""
+def read_manifest(folder: Path, digest: str = "") -> tuple[dict[str, Any], dict[str, tuple[int, str]]]:
+    """Return the manifest of an object, and {path: (size, sha256)} of the files that it lists.
+
+    digest: sha256 of the manifest, by default the folder's name.
+    """
     path = folder / MANIFEST
     if not S_ISREG(path.lstat().st_mode):
         raise damaged(path, "is not a regular file")
     data = path.read_bytes()
-    if hashlib.sha256(data).hexdigest() != folder.name:
-        raise damaged(path, "is not the one that its folder is named after")
+    if hashlib.sha256(data).hexdigest() != (digest or folder.name):
+        raise damaged(path, "is not the one that was published")
     try:
         manifest = json.loads(data)
         if manifest["version"] > VERSION:
@@ -68,15 +71,15 @@ def read_manifest(folder: Path) -> tuple[dict[str, Any], dict[str, tuple[int, st
 
 
 @lru_cache(maxsize=1024)
-def verify(folder: Path, facts: tuple[_Fact, ...], *, whole: bool = True) -> None:
+def verify(folder: Path, facts: tuple[_Fact, ...], *, whole: bool = True, digest: str = "") -> None:
     """Compare every file with the manifest; a success is cached until one of the facts changes, a failure is not.
 
-    whole: files that were removed may not be missing either.
+    whole: files that were removed may not be missing either. digest: as for `read_manifest`.
     """
     for fact in facts:
         if not S_ISREG(fact.mode):
             raise damaged(folder / fact.path, "is not a regular file")
-    _, listed = read_manifest(folder)
+    _, listed = read_manifest(folder, digest)
     sizes = {fact.path: fact.size for fact in facts if fact.path != MANIFEST}
     some_removed = sizes.pop(REMOVED, None) is not None
     for path in sorted(listed.keys() | sizes.keys()):

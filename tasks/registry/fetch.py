@@ -10,6 +10,7 @@ import os
 import shutil
 import uuid
 from pathlib import Path, PurePosixPath
+from stat import S_ISREG
 from typing import BinaryIO
 
 from data_contracts.errors import DamagedArtifact, UsageError
@@ -69,6 +70,8 @@ def _copy(source: Path, out: Path, digest: str) -> None:
 
 def _opened(path: Path) -> BinaryIO:
     try:
+        if not S_ISREG(path.lstat().st_mode):    # a FIFO would be waited for
+            raise _changed(path)
         return open(path, "rb")
     except OSError as error:
         raise _changed(path) from error

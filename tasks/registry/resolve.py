@@ -1,6 +1,5 @@
 """Lookup of a registered version by "NAME", "NAME@alias" or "NAME/3", verified."""
 
-import json
 import logging
 import os
 import shutil
@@ -10,8 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from data_contracts.errors import DamagedArtifact, UsageError
-from tasks.core.files import file_digest, remove
-from tasks.core.store import MANIFEST, Artifact, Store
+from tasks.core.files import remove
+from tasks.core.manifest import MANIFEST, scan, verify
+from tasks.core.store import Artifact, Store
 from tasks.registry.tags import (
     CHAMPION,
     DIGEST,
@@ -187,17 +187,15 @@ def download(tracker: Tracker, client: Client, version: Version, inside: str, ou
 
 
 def verified(folder: Path, digest: str) -> Path:
-    """Return the folder. Raises DamagedArtifact unless it holds what the manifest with this digest lists."""
+    """Return the folder.
+
+    Raises DamagedArtifact unless it holds what the manifest with this digest lists, and ProjectError where a newer
+    version of this program wrote it.
+    """
     try:
-        wrong = None if file_digest(folder / MANIFEST) == digest else MANIFEST
-        if wrong is None:
-            listed = {file["path"]: file["sha256"] for file in json.loads((folder / MANIFEST).read_bytes())["files"]}
-            present = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
-            unmatched = listed.keys() ^ (present - {MANIFEST})
-            wrong = next((path for path in sorted(listed.keys() | unmatched) if path in unmatched
-                          or file_digest(folder / path) != listed[path]), None)
-    except OSError as error:
-        wrong = f"{error.filename}: {error.strerror}"
-    if wrong is not None:
-        raise DamagedArtifact(f"{folder} is not {digest[:12]} as it was registered: {wrong}", hint=REGISTER_AGAIN)
+        verify(folder, scan(folder)[0], digest=digest)
+    except (OSError, DamagedArtifact) as error:
+        wrong = error.what if isinstance(error, DamagedArtifact) else f"{error.filename}: {error.strerror}"
+        raise DamagedArtifact(f"{folder} is not {digest[:12]} as it was registered: {wrong}",
+                              hint=REGISTER_AGAIN) from error
     return folder

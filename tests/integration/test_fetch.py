@@ -1,5 +1,6 @@
 """A version's files as an MLflow model: each as it was registered, code too, or none at all."""
 
+import os
 import shutil
 import sqlite3
 import stat
@@ -64,10 +65,13 @@ def test_a_file_that_was_changed_is_refused_before_anything_runs(models, tmp_pat
     assert [each.name for each in tmp_path.iterdir()] == ["home"] and not list(tmp_path.rglob("it-ran"))
 
 
-def test_a_file_that_is_gone_is_named(models, tmp_path):
-    (models.folder / "code" / "xcmodels" / "data" / "text.py").unlink()
-    with pytest.raises(DamagedArtifact, match=r"text\.py is not as it was registered"):
-        fetch(models.tracker, None, tmp_path / "model")
+def test_a_file_that_is_gone_or_is_no_file_is_named(models, tmp_path):
+    path = models.folder / "code" / "xcmodels" / "data" / "text.py"
+    path.unlink()
+    for damage in (lambda: None, lambda: os.mkfifo(path)):    # a FIFO is not waited for
+        damage()
+        with pytest.raises(DamagedArtifact, match=r"text\.py is not as it was registered"):
+            fetch(models.tracker, None, tmp_path / "model")
 
 
 def test_what_was_added_is_left_out(models, tmp_path):

@@ -216,11 +216,15 @@ def test_without_the_object_the_copy_in_mlflow_serves_if_it_is_whole(models):
     found = resolve(models.tracker)
     assert found.folder.is_relative_to(models.store.home / "mlartifacts")
     assert Retriever.load(found.folder).predict(["a wolf"], 1)
-    for damage in (lambda: (found.folder / "extra").touch(), (found.folder / "fusion.npz").unlink):
+    file, elsewhere = found.folder / "fusion.npz", models.store.home / "fusion.npz"
+    for damage, said in (((found.folder / "extra").touch, "extra is not in the manifest"),
+                         (lambda: file.rename(elsewhere), r"fusion\.npz is missing"),
+                         (lambda: file.symlink_to(elsewhere), r"fusion\.npz is not a regular file"),
+                         (lambda: os.mkfifo(file), r"fusion\.npz is not a regular file")):
         damage()
-        with pytest.raises(DamagedArtifact, match=r"as it was registered: (extra|fusion\.npz)"):
+        with pytest.raises(DamagedArtifact, match=f"as it was registered: .*{said}"):
             resolve(models.tracker)
-        (found.folder / "extra").unlink(missing_ok=True)
+        (found.folder / "extra" if "extra" in said else file).unlink(missing_ok=True)
 
 
 def test_a_damaged_object_is_not_served(models):

@@ -34,7 +34,7 @@ def test_zero_filled(store, artifact):
 def test_manifest_bit_flipped(store, artifact):
     path = store.home / artifact.path / "MANIFEST.json"
     overwrite(path, 0, path.read_bytes().replace(b'"rows":2', b'"rows":3'))
-    refused(store, artifact, r"MANIFEST\.json is not the one that its folder is named after")
+    refused(store, artifact, r"MANIFEST\.json is not the one that was published")
 
 
 def test_manifest_missing(store, artifact):
@@ -46,7 +46,7 @@ def test_misnamed(store, artifact):
     other = store.publish(OLD, "prepare", {}, one())
     shutil.rmtree(store.home / artifact.path)
     (store.home / other.path).rename(store.home / artifact.path)
-    refused(store, artifact, r"MANIFEST\.json is not the one that its folder is named after")
+    refused(store, artifact, r"MANIFEST\.json is not the one that was published")
 
 
 def test_missing_file(store, artifact):
