@@ -2,7 +2,7 @@
 
     python -m benchmarks.claims HOME [--labels 6000] [--queries 12000] [--seeds 5] [--workers 2] [--claims 1,8,13]
 
-HOME must contain a corpus packed by `xc prepare` or `xc run`. Neighbouring labels are sampled from it, with the
+HOME must contain one corpus, packed by `xc prepare` or `xc run`. Neighbouring labels are sampled from it, with the
 queries that have one of them. Each variant is trained on that sample, or on the whole corpus where the claim needs it,
 with its method's CPU preset and every seed; it ranks as its paper does, and is evaluated on up to 5,000 test queries.
 Its figures are stored in HOME/claims: a stopped run resumes, and claims share variants. Every figure is a mean over

@@ -114,6 +114,9 @@ class Experiments:
     def __init__(self, home: Path, *, labels: int, queries: int, seeds: int, workers: int) -> None:
         packed = sorted(home.glob("objects/*/corpus.json")) or sys.exit(
             f"no corpus in {home}; make one with: xc prepare --data DIR --home {home}")
+        if len(packed) > 1:
+            sys.exit(f"{home} has {len(packed)} corpora; name a home with one, a new one for example: "
+                     "xc prepare --data DIR --home NEW")
         self.full, self.folder = Corpus(packed[0].parent), home / "claims"
         self.seeds, self.workers = range(seeds), workers
         self.folder.mkdir(exist_ok=True)

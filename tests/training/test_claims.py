@@ -1,5 +1,7 @@
 """The experiments that claims are judged in: what it trains, what it remembers, and what it measures."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,7 @@ from benchmarks.claims.claims import CLAIMS, FreshNegatives, epochs_to
 from benchmarks.claims.direct_claims import DIRECT_CLAIMS
 from benchmarks.claims.experiments import Experiments, Results, Variant
 from benchmarks.claims.figures import theorem_1, theorem_constants
+from tests.conftest import ROOT
 from tests.support.toy import toy_corpus, trained
 from xcmodels.data import seeds
 from xcmodels.method import Mined
@@ -130,3 +133,13 @@ def test_a_lab_trains_what_is_missing_and_remembers(tmp_path, capsys):
     assert not list((tmp_path / "claims").glob("tmp*"))
     with pytest.raises(SystemExit, match="xc prepare"):
         Experiments(tmp_path / "claims", labels=20, queries=0, seeds=2, workers=1)
+    toy_corpus(tmp_path / "objects" / "other", queries=200, labels=30, tests=40, validation=20)
+    with pytest.raises(SystemExit, match="has 2 corpora"):    # which of them is not for the digests to say
+        Experiments(tmp_path, labels=20, queries=0, seeds=2, workers=1)
+
+
+def test_make_asks_all_but_the_claims_about_graphs():
+    """RAMEN's anchors of WordNet are words of the glosses, which its home has read."""
+    (numbers,) = re.findall(r"^CLAIMS := ([\d,]+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert {int(number) for number in numbers.split(",")} == {
+        claim.number for claim in (*CLAIMS, *DIRECT_CLAIMS) if not claim.needs_graphs}

@@ -1,11 +1,13 @@
 """A bench's command line: what is invalid is named in a line, before anything is measured."""
 
 import importlib
+import re
 from pathlib import Path
 
 import pytest
 
 from benchmarks.arguments import Count, MethodName, run
+from tests.conftest import ROOT
 
 WRONG = [
     ("annif", "no-such-annif . .", "'no-such-annif' cannot be started"),
@@ -34,6 +36,14 @@ def test_a_word_that_is_invalid_is_named(bench: str, words: str, told: str,
         run(module.main, module.__doc__, words.split())
     said = capsys.readouterr()
     assert (ended.value.code, said.out) == (2, "") and told in said.err.splitlines()[-1]
+
+
+def test_make_bench_runs_all_that_the_page_does_not_leave_out():
+    recipe = (ROOT / "Makefile").read_text().partition("\nQUESTIONS := ")[2].partition("\n\n")[0]
+    done = {*recipe.partition("\n")[0].split(), *re.findall(r"benchmarks\.bench_(\w+)", recipe)}
+    (left_out,) = re.findall(r"in turn: all but (.*?);", (ROOT / "docs" / "performance.md").read_text(), re.DOTALL)
+    there = {path.stem.removeprefix("bench_") for path in (ROOT / "benchmarks").glob("bench_*.py")}
+    assert done == there - set(re.findall(r"`bench_(\w+)`", left_out))
 
 
 def test_a_home_without_a_model_is_an_error_and_no_traceback(capsys: pytest.CaptureFixture[str], tmp_path: Path):
