@@ -55,11 +55,12 @@ def version() -> str:
 
 
 def shown_default(value: Any) -> str | None:
-    """Return how help shows a default; None for none, an empty one and a switch that is off."""
-    return None if value is None or value is False or value in ("", [], ()) else str(value)
+    """Return how help shows a default; None for none, an empty one, a switch that is off, and 0: no number given."""
+    return None if value is None or value in (0, "", [], ()) else str(value)
 
 
-app = App(name="xc", help="Tag short texts with the few right labels out of very many.", version=version,
+app = App(name="xc", help="Tag short texts with the few right labels out of very many.\n\n"
+          "With --debug, any command shows where an error comes from.", version=version,
           version_flags=["--version"], suppress_keyboard_interrupt=False,
           help_format="plaintext", config=GIVEN, default_parameter=Parameter(negative=(), show_default=shown_default))
 command: Any

@@ -30,7 +30,7 @@ def test_help_is_instant_and_imports_nothing_heavy():
     modules, _ = done.stderr.strip().splitlines()[-2:]
     assert not {name.partition(".")[0] for name in modules.split(",")} & set(HEAVY)
     assert min(float(each.stderr.strip().splitlines()[-1]) for each in both) < 0.5    # 0.2 s where nothing else runs
-    assert "Tag short texts" in done.stdout
+    assert "Tag short texts" in done.stdout and "--debug" in done.stdout
 
 
 @pytest.mark.parametrize(("words", "said"), [
@@ -233,8 +233,8 @@ def test_help_has_no_boxes_where_there_is_no_terminal(cli):
 
 def test_help_shows_a_default_where_it_says_something(cli):
     out = " ".join(cli("run", "--help")[1].split())
-    assert "[default: cpu]" in out and "[default: 0]" in out
-    assert not any(f"[default: {nothing}]" in out for nothing in ('""', "[]", "False", "None"))
+    assert "[default: cpu]" in out and "[default: 0.8]" in out
+    assert not any(f"[default: {nothing}]" in out for nothing in ('""', "[]", "False", "None", "0", "0.0"))
 
 
 @pytest.mark.parametrize("option", ["--prefect-port", "--mlflow-port", "--port"])

@@ -25,7 +25,7 @@ class PlanOptions(RunConfig):
     labels: Annotated[int, Parameter(help="Labels of data that is not here: what would it take?")] = 0
     points: Annotated[int, Parameter(help="Its training points.")] = 0
     dim: Annotated[int | None, Parameter(help="How long its vectors would be; as the preset's by default.")] = None
-    gpus: Annotated[int, Parameter(help="GPUs of a machine that would train on it; 0 = the CPU.")] = 0
+    gpus: Annotated[int, Parameter(help="GPUs of a machine that would train on it; the CPU by default.")] = 0
     gpu_memory: Annotated[float, Parameter(help="Memory of a GPU, GB.")] = 80.0
     positives: Annotated[float, Parameter(help="Labels of a point.")] = 5.0
     tokens: Annotated[float, Parameter(help="Tokens of a text.")] = 14.0
@@ -36,7 +36,7 @@ NO_OPTIONS = PlanOptions()
 
 
 def plan(*, options: PlanOptions = NO_OPTIONS, as_json: Json = False) -> None:
-    """Say what `xc run` with the same options would do and why, and where each value comes from; nothing is done.
+    """Say what `xc run` with the same options would do and why, and where each value comes from; nothing is trained.
 
     With --labels and --points in place of --data: what data of that size would take, and what gives way first.
     """
