@@ -124,7 +124,8 @@ def damaged(path: Path | str, what: str) -> DamagedArtifact:
 
 def newer(path: Path) -> ProjectError:
     """Return the error for a file of a later format than this program knows."""
-    return ProjectError(f"{path} was made by a newer version of xcflow", hint="upgrade: pip install -U xcflow")
+    return ProjectError(f"{path} was made by a newer version of xcflow",
+                        hint="update the checkout that xcflow is installed from, then: make check")
 
 
 @contextmanager

@@ -142,6 +142,7 @@ def test_newer_object_is_kept(store):
     with pytest.raises(ProjectError, match="was made by a newer version") as caught:
         store.open(artifact)
     assert not isinstance(caught.value, DamagedArtifact)
+    assert "update the checkout" in caught.value.hint and "pip" not in caught.value.hint    # the index has a stranger's
     store.set_ref("steps", NEW, asdict(artifact))
     with pytest.raises(ProjectError, match="newer version"):
         store.find(NEW)
