@@ -12,7 +12,7 @@ folder holds options that most commands of a project share, and the settings of 
 
 import difflib
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 from urllib.parse import urlsplit
@@ -21,6 +21,7 @@ from cyclopts import Token
 
 from data_contracts.errors import UsageError
 from flows.config import SHARED
+from tasks.core.wording import leaves
 
 FILE, TABLE = "xc.toml", "set"
 SECRETS = ("token", "password", "secret", "auth")
@@ -89,7 +90,7 @@ def read(file: Path) -> tuple[dict[str, str], dict[str, str]]:
     if not isinstance(table, dict):
         raise UsageError(f"{TABLE} must be a table of settings", where=str(file), hint=f"[{TABLE}]")
     return {key: _option(file, key, value) for key, value in values.items()}, {
-        key: _text(file, f"{TABLE}.{key}", value) for key, value in _leaves(table)}
+        key: _text(file, f"{TABLE}.{key}", value) for key, value in leaves(table).items()}
 
 
 def _option(file: Path, key: str, value: Any) -> str:
@@ -114,12 +115,3 @@ def _text(file: Path, key: str, value: Any) -> str:
     if not isinstance(value, str | int | float):
         raise UsageError(f"{key} must be a text or a number, got {value!r}"[:200], where=str(file))
     return str(value)
-
-
-def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield a nested table as (dotted key, value): [set.m1] epochs = 6 is m1.epochs."""
-    for key, value in table.items():
-        if isinstance(value, dict):
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value

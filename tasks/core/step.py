@@ -21,6 +21,7 @@ from tasks.core.code_digest import code_digests
 from tasks.core.dask_workers import Workers
 from tasks.core.memory import MemoryUse
 from tasks.core.store import Artifact, Store, digest_of
+from tasks.core.wording import leaves
 
 METRICS_FILE = "metrics.json"    # in a step's result: what was measured while it was made
 UNFINISHED = ".tmp"    # ends the name of a file that a step's action has not finished
@@ -241,14 +242,14 @@ def _closest(step: Step, done: Mapping[str, Artifact], earlier: Sequence[Mapping
     earlier: all manifests, the last used last. None where there is none; or where the step reads files that none of
     them read, and never ran on its data: those are of other data.
     """
-    now = _leaves({**step.about(), "inputs": step.inputs(done)})
+    now = leaves({**step.about(), "inputs": step.inputs(done)})
     read = {name for name in now if name.startswith("settings.files.")} if took is None else set()
     best: Mapping[str, Any] | None = None
     most = -1
     for manifest in earlier:
         if manifest["about"].get("step") != step.name:
             continue
-        then = _leaves({**manifest["about"], "inputs": manifest["inputs"]})
+        then = leaves({**manifest["about"], "inputs": manifest["inputs"]})
         common = [name for name, value in now.items() if then.get(name) == value]
         if len(common) >= most and not (read and read.isdisjoint(common)):
             best, most = manifest, len(common)
@@ -262,23 +263,15 @@ def _difference(step: Step, done: Mapping[str, Artifact], last: Mapping[str, Any
     about, now = last["about"], step.about()
     for what, old, new in (("setting", about["settings"], now["settings"]), ("code of", about["code"], now["code"]),
                            ("input", last["inputs"], step.inputs(done))):
-        before, after = _leaves(old), _leaves(new)
+        before, after = leaves(old), leaves(new)
         changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
         if changed:
-            old_value, new_value = (_short(leaves.get(changed[0])) for leaves in (before, after))
+            old_value, new_value = (_short(side.get(changed[0])) for side in (before, after))
             if changed[0].startswith("files."):    # of the data, or of a folder that is read
                 return f"file {changed[0].removeprefix('files.')} changed"
             values = f" from {old_value} to {new_value}" if what == "setting" else ""
             return f"{what} {changed[0]} changed{values}"
     return "its result is gone"
-
-
-def _leaves(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return a nested mapping as one level of dotted names."""
-    leaves: dict[str, Any] = {}
-    for key, item in value.items():
-        leaves |= _leaves(item, f"{prefix}{key}.") if isinstance(item, Mapping) else {f"{prefix}{key}": item}
-    return leaves
 
 
 def _short(value: Any) -> str:

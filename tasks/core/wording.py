@@ -1,7 +1,9 @@
 """Formatting of texts, numbers and durations for people."""
 
 import re
+from collections.abc import Mapping
 from math import ceil
+from typing import Any
 
 import numpy as np
 
@@ -47,3 +49,11 @@ def duration(seconds: float) -> str:
     if whole < 60:
         return f"{whole} s"
     return f"{whole // 60} min {whole % 60:02} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60:02} min"
+
+
+def leaves(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return a nested mapping as one level of dotted names: {"m1": {"epochs": 6}} as {"m1.epochs": 6}."""
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        found |= leaves(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return found
