@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tasks.local import train
-    from tasks.registry.load import load
+    from tasks.registry.resolve import load
     from xcmodels.retrieval.retriever import Label, Retriever
 
 __all__ = ["Label", "Retriever", "load", "train"]
 
-_HOMES = {"train": "tasks.local", "load": "tasks.registry.load", "Label": "xcmodels.retrieval.retriever",
+_HOMES = {"train": "tasks.local", "load": "tasks.registry.resolve", "Label": "xcmodels.retrieval.retriever",
           "Retriever": "xcmodels.retrieval.retriever"}
 
 

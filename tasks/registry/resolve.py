@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from data_contracts.errors import DamagedArtifact, UsageError
 from tasks.core.files import remove
@@ -26,6 +26,9 @@ from tasks.tracking.mlflow_client import Client, all_pages
 from tasks.tracking.tracker import Tracker
 from xcmodels.retrieval.folder import read_facts
 
+if TYPE_CHECKING:
+    from xcmodels.retrieval.retriever import Retriever
+
 REGISTER_AGAIN = "repeat the run that registered it, which writes it anew, or name another version"
 _log = logging.getLogger(__name__)
 
@@ -37,6 +40,20 @@ class Resolved(NamedTuple):
     version: str
     folder: Path
     digest: str
+
+
+def load(model: str = "", home: Path | str = ".xc", mlflow: str = "") -> "Retriever":
+    """Open the retriever that "NAME", "NAME@alias", "NAME/3" or "models:/NAME@alias" names, verified.
+
+    An empty name means the only model of the home. Raises UsageError with the nearest name, DamagedArtifact where the
+    files are not those that were registered.
+    """
+    from xcmodels.retrieval.retriever import Retriever
+
+    if not isinstance(model or "", str):
+        raise UsageError(f"{model!r} is not the name of a model",
+                         hint="NAME, NAME@alias or NAME/3; xcflow.Retriever.load opens a folder")
+    return Retriever.load(resolve(Tracker(Path(home), mlflow or None), model or None).folder)
 
 
 def resolve(tracker: Tracker, spec: str | None = None) -> Resolved:

@@ -245,7 +245,7 @@ def test_the_command_writes_a_folder(run, tmp_path, models):
 
 def test_removed_labels_are_left_out(tmp_path, models):
     from tasks.export.label_vectors import write_labels
-    from tasks.registry.load import load
+    from tasks.registry.resolve import load
 
     retriever = load("xc", models.store.home)
     retriever.removed = np.array([0, 7])
