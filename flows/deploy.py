@@ -32,7 +32,6 @@ from prefect.workers.process import ProcessWorker
 from pydantic import BaseModel
 
 from data_contracts.errors import UsageError
-from tasks.registry.tags import did_you_mean
 from tasks.tracking.identity import earlier_places
 
 FILE = files("flows") / "prefect.yaml"
@@ -126,9 +125,6 @@ def plan(model: str, forms: Mapping[str, BaseModel], tags: Sequence[str], schedu
     pool: where training happens, which the file leaves on processors.
     """
     entries = {entry["name"]: entry for entry in yaml.safe_load(FILE.read_text())["deployments"]}
-    for name in schedules:
-        if name not in entries:
-            raise UsageError(f"no deployment {name!r}{did_you_mean(name, list(entries))}")
     entries[TRAINS]["work_pool"] = {"name": pool}
     return [_deployment(model, entry, forms[name], tags, schedules.get(name)) for name, entry in entries.items()]
 
