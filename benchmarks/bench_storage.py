@@ -24,6 +24,7 @@ from typing import Annotated, Any
 import fsspec
 
 from benchmarks.arguments import checked, run
+from tasks.core.network import free_port
 from tasks.core.shared_store import SharedStore
 from tasks.core.store import Store
 from tasks.data.fetch import CACHE, fetched
@@ -35,9 +36,7 @@ BUCKET = "bench"
 @contextmanager
 def server() -> Iterator[None]:
     """Run moto's server on a free port, with the environment by which it is reached and an empty bucket."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     os.environ |= {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}", "AWS_ACCESS_KEY_ID": "bench",
                    "AWS_SECRET_ACCESS_KEY": "bench", "AWS_DEFAULT_REGION": "us-east-1"}
     with subprocess.Popen([sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],

@@ -24,6 +24,7 @@ import psutil
 
 from data_contracts.errors import ServerError
 from tasks.core.devices import port_holder
+from tasks.core.network import free_port  # noqa: F401  it is imported from here
 
 MARK = "XC_SERVICE"
 START_SECONDS = 180.0   # for a server's first start on a busy machine, including the creation of its database
@@ -193,14 +194,6 @@ def check_port(service: Service) -> None:
                                   hint=f"end that, or {other}") from error
             raise ServerError(f"port {service.port} of {service.title} cannot be used: {error.strerror}",
                               hint=other) from error
-
-
-def free_port() -> int:
-    """Return a port that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def processes(record: Record) -> list[psutil.Process]:

@@ -25,7 +25,7 @@ from math import inf
 from typing import Any
 
 from data_contracts.errors import ProjectError, ServerError, Stopped, UsageError, from_json
-from tasks.core.network import Rendezvous, interface_of, is_loopback
+from tasks.core.network import Rendezvous, free_port, interface_of, is_loopback
 from tasks.core.wording import duration
 
 FOLLOWER_TIMEOUT = 120.0    # seconds without a heartbeat after which a follower counts as lost
@@ -74,9 +74,7 @@ class Machines:
     def begin(self, task: dict[str, Any]) -> int:
         """Give the followers a round to train; return the port for torchrun once all of them are ready."""
         self.rounds += 1
-        with socket.socket() as free:
-            free.bind(("", 0))
-            port = int(free.getsockname()[1])
+        port = free_port("")
         self.store.set(f"task/{self.rounds}", json.dumps({**task, "port": port}))
         while self.store.add(f"ready/{self.rounds}", 0) < self.rendezvous.count - 1:
             self.check()

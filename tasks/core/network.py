@@ -28,6 +28,13 @@ class Rendezvous:
         return f"{self.host}:{self.port}"
 
 
+def free_port(host: str = "127.0.0.1") -> int:
+    """Return a port that is free now; host: an address of this machine, "" for all of them."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
 def is_here(host: str) -> bool:
     """Return whether a host's name or address is one of this machine."""
     own = {each.address.partition("%")[0] for found in psutil.net_if_addrs().values() for each in found}
