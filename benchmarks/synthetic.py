@@ -10,6 +10,7 @@ from xcmodels.data import seeds
 from xcmodels.data.corpus import Corpus, Ragged
 
 CHUNK = 200_000    # rows generated at once
+SEED = 0
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ WORDNET = CorpusShape(queries=82_115, labels=67_892, positives=1.6, tokens=14.0)
 AMAZON_TITLES_1_3M = CorpusShape(queries=2_248_619, labels=1_305_265, positives=22.2, tokens=14.0)
 
 
-def synthetic_corpus(folder: Path, shape: CorpusShape, *, seed: int = 0) -> Corpus:
+def synthetic_corpus(folder: Path, shape: CorpusShape) -> Corpus:
     """Write a corpus of a shape to `folder` and open it.
 
     Texts have 2 to 2 * tokens - 2 tokens. Frequencies of tokens and labels are as skewed as in real data: a tenth of
@@ -36,9 +37,9 @@ def synthetic_corpus(folder: Path, shape: CorpusShape, *, seed: int = 0) -> Corp
     folder.mkdir(parents=True)
     counts = {"train": shape.queries, "label": shape.labels, "test": min(shape.queries, 1000)}
     for side, count in counts.items():
-        _write_texts(folder, side, count, shape, seed)
+        _write_texts(folder, side, count, shape)
     for split in ("train", "test"):
-        _positives(counts[split], shape, seeds.generator(seed, "positives", split)).save(folder, f"positives.{split}")
+        _positives(counts[split], shape, seeds.generator(SEED, "positives", split)).save(folder, f"positives.{split}")
         empty = Ragged(np.zeros(counts[split] + 1, dtype=np.int64), np.empty(0, dtype=np.int64))
         empty.save(folder, f"filters.{split}")
     np.save(folder / "idf.npy", np.ones(2 * shape.vocabulary, dtype=np.float32))
@@ -49,9 +50,9 @@ def synthetic_corpus(folder: Path, shape: CorpusShape, *, seed: int = 0) -> Corp
     return Corpus(folder)
 
 
-def _write_texts(folder: Path, side: str, count: int, shape: CorpusShape, seed: int) -> None:
+def _write_texts(folder: Path, side: str, count: int, shape: CorpusShape) -> None:
     """Write the texts of a side; they have titles and no contents."""
-    rng = seeds.generator(seed, "texts", side)
+    rng = seeds.generator(SEED, "texts", side)
     lengths = rng.integers(2, max(int(2 * shape.tokens) - 1, 3), size=count)
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     np.save(folder / f"{side}.tokens.offsets.npy", offsets)

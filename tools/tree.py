@@ -10,9 +10,9 @@ ROOT = Path(__file__).parent.parent
 PACKAGES = ("data_contracts", "xcmodels", "tasks", "xcflow", "serving", "flows")
 
 
-def tree(root: Path = ROOT) -> list[str]:
+def tree() -> list[str]:
     """Return a line per folder and per file, packages in the order of the layers."""
-    return [line for package in PACKAGES for line in _folder(root / package, 0)]
+    return [line for package in PACKAGES for line in _folder(ROOT / package, 0)]
 
 
 def _folder(folder: Path, depth: int) -> list[str]:

@@ -75,8 +75,8 @@ def fresh(config: AstraConfig) -> Method:
     return over_trained(config, FreshNegatives)
 
 
-def _beats_all(one: str, others: Sequence[str], figure: str = "P/1") -> Callable[[Results], bool]:
-    return lambda results: all(results.beats(one, other, figure) for other in others)
+def _beats_all(one: str, others: Sequence[str]) -> Callable[[Results], bool]:
+    return lambda results: all(results.beats(one, other, "P/1") for other in others)
 
 
 def _astra(**settings: Any) -> Variant:

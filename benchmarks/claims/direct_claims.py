@@ -104,8 +104,8 @@ def _seconds_of_a_step(corpus: Corpus, drawn: Sequence[np.ndarray], mined: int) 
     return float(np.median([timed(partial(step, rows))[1] for rows in drawn]))
 
 
-def _unit_vectors(rng: np.random.Generator, count: int, dim: int = 384) -> np.ndarray:
-    vectors = rng.standard_normal((count, dim), dtype=np.float32)
+def _unit_vectors(rng: np.random.Generator, count: int) -> np.ndarray:
+    vectors = rng.standard_normal((count, 384), dtype=np.float32)
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 

@@ -154,10 +154,10 @@ def _of_unidec(trained: TrainedMethod, retriever: Retriever, rows: np.ndarray) -
     return figures
 
 
-def _positives_in_batches(trained: TrainedMethod, beta: int = 1) -> Figures:
-    """Return how many positives of a query are in a batch that picks `beta` for each (UniDEC, Figure 2b)."""
+def _positives_in_batches(trained: TrainedMethod) -> Figures:
+    """Return how many positives of a query are in a batch that picks one for each (UniDEC, Figure 2b; beta = 1)."""
     stage, corpus = trained.method.stages[0], trained.corpus
-    stage = unidec.UnidecStage(replace(stage.config, positives=beta, negatives=0))
+    stage = unidec.UnidecStage(replace(stage.config, positives=1, negatives=0))
     last = list(trained.rounds.values())[-1]
     figures = {}
     for name, mined in (("clustered", Mined(trained.mined[last.name].clusters)), ("random", Mined())):
