@@ -206,7 +206,7 @@ class Stage(Generic[M]):
         raise NotImplementedError
 
     def vectors(self, model: M, corpus: Corpus) -> Mapping[str, SideVectors]:
-        """Return the vectors for mining and retrieval, "queries" and "labels", computed on the model's device."""
+        """Return the vectors for mining and retrieval, "queries" and "labels", computed on the encoder's device."""
         raise NotImplementedError
 
     def ranking_vectors(self, model: M, corpus: Corpus, mined: Mined,

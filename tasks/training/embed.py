@@ -11,7 +11,8 @@ from tasks.training.mined_files import SIDES
 from xcmodels.data.corpus import Corpus
 from xcmodels.data.executor import IN_PROCESS, Executor, RowFunction, equal_cuts
 from xcmodels.method import SideVectors, Stage, Vectors
-from xcmodels.nn.devices import device, fast_products
+from xcmodels.nn.devices import fast_products
+from xcmodels.nn.encoders import encoders_on_device
 from xcmodels.training.checkpoint import read_model
 from xcmodels.training.frozen_layers import with_states
 
@@ -20,7 +21,7 @@ EMBEDDED = 1 << 14    # rows embedded at once on a worker: whole batches of most
 
 def vectors_of(stage: Stage[Any], corpus: Corpus, checkpoint: Path | None) -> Mapping[str, SideVectors]:
     """Return functions that compute, by side, the vectors of a stage's model in a checkpoint, None = untrained."""
-    return stage.vectors(read_model(stage, corpus, checkpoint).to(device()), corpus)
+    return stage.vectors(encoders_on_device(read_model(stage, corpus, checkpoint)), corpus)
 
 
 def vectors_by(executor: Executor, stage: Stage[Any], corpus: Corpus, checkpoint: Path | None) -> Vectors:

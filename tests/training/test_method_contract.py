@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from tasks.training.embed import vectors_of
 from tests.support import toy
 from tests.support.explanations import explains_its_answers, is_as_sure_as_right
 from tests.support.toy import FAMILIES, VARIANTS, trained
@@ -14,6 +15,7 @@ from xcmodels.data import seeds
 from xcmodels.data.corpus import Texts
 from xcmodels.methods.registry import METHODS
 from xcmodels.methods.siamesexml.config import MIXED
+from xcmodels.nn.row_table import RowTable
 from xcmodels.retrieval.ranker import predict
 from xcmodels.retrieval.retriever import Retriever
 from xcmodels.retrieval.serving_config import (
@@ -30,6 +32,7 @@ from xcmodels.retrieval.serving_config import (
     SparseConfig,
 )
 from xcmodels.training.checkpoint import MODEL, OPTIMISER, read_model
+from xcmodels.training.local_run import embed
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 LOW = [name for name in VARIANTS if name.endswith("low bytes")]    # tables in bfloat16, moments of rows
@@ -111,6 +114,19 @@ def test_the_parts_of_an_answer_sum_to_its_score(name, serve, tmp_path):
     assert (ids[:, 0] >= 0).all() and np.isfinite(scores[:, 0]).all()
     is_as_sure_as_right(made)
     explains_its_answers(made, parts - ({CLASSIFIER} if name in ALONE else set()))
+
+
+@pytest.mark.parametrize("name", ["ngame", "astra", "unidec", "siamesexml++", "ramen-unidec"])
+def test_mining_and_building_move_no_label_table_to_one_device(name, tmp_path, monkeypatch):
+    """Several GPUs have shared it in training, and one of them need not have room for all of it."""
+    made, moved, move = trained(name), set(), RowTable._apply
+    monkeypatch.setattr(RowTable, "_apply", lambda self, *rest: (moved.add(self.name), move(self, *rest))[1])
+    stage = made.method.stages[0 if name == "ngame" else -1]
+    checkpoint = made.models[stage.name]
+    for vectors in (vectors_of(stage, made.corpus, checkpoint), embed(made.corpus, stage, checkpoint)):
+        assert {"queries", "labels"} <= vectors.keys()
+    made.method.build_retriever(made.corpus, made.models, made.vectors, tmp_path)
+    assert moved == {"tokens"}    # of the encoder
 
 
 @pytest.mark.parametrize("name", ["ngame", "astra", "unidec", "siamesexml"])

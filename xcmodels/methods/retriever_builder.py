@@ -11,8 +11,7 @@ from xcmodels import checks
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import EncoderStage, Stage
 from xcmodels.mining.nearest_labels import nearest_labels
-from xcmodels.nn.devices import device
-from xcmodels.nn.encoders import LABEL, QUERY, encode_all
+from xcmodels.nn.encoders import LABEL, QUERY, encode_all, encoders_on_device
 from xcmodels.retrieval.builder import Trained, build_retriever
 from xcmodels.retrieval.serving_config import ENCODER, FUSED, ServingConfig
 from xcmodels.training.checkpoint import read_model
@@ -68,6 +67,6 @@ class EncoderRetrieverBuilder(BaseRetrieverBuilder[ServingConfig, EncoderStage[A
 
     def trained(self, corpus: Corpus, models: Mapping[str, Path], vectors: Mapping[str, np.ndarray]) -> Trained:
         """Return the encoder, and its embeddings of label texts."""
-        encoder = self.stage.encoder(read_model(self.stage, corpus, models[self.stage.name]).to(device()))
+        encoder = self.stage.encoder(encoders_on_device(read_model(self.stage, corpus, models[self.stage.name])))
         return Trained(encoder, {ENCODER: encode_all(encoder, corpus.sides["label"], LABEL)},
                        {ENCODER: encoder.layout.views[QUERY]}, (ENCODER,))

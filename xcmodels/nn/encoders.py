@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
-from typing import cast
+from typing import TypeVar, cast
 
 import numpy as np
 import torch
@@ -23,9 +23,11 @@ from xcmodels.data.corpus import Side
 from xcmodels.data.tokens import Tokens
 from xcmodels.nn.autograd import V, dropout, normalise
 from xcmodels.nn.backbones import build_backbone, empty_backbone, save_backbone
+from xcmodels.nn.devices import device
 from xcmodels.nn.encoder_config import LABEL, QUERY, Backbone, EncoderConfig
 from xcmodels.nn.row_table import DTYPES, Model
 
+M = TypeVar("M", bound=Model)
 Map = Callable[[V], V]    # of n texts by torch, or of one by numpy alone outside training
 
 
@@ -271,15 +273,23 @@ def load_encoder(folder: Path) -> Encoder:
     return encoder
 
 
+def encoders_on_device(model: M) -> M:
+    """Move what encodes in a model to the device; its label tables, which GPUs may have shared, stay on the CPU."""
+    for module in model.modules():
+        if isinstance(module, Encoder):
+            module.to(device())
+    return model
+
+
 @torch.no_grad()
 def encode_all(encoder: Encoder, side: Side, view: str, rows: np.ndarray | None = None) -> np.ndarray:
     """Encode a whole side of a corpus, or `rows` of it, (n, width(view)) float32, `backbone.batch` texts at a time."""
     encoder.eval()
     batch = encoder.backbone.batch
     rows = np.arange(len(side)) if rows is None else rows
-    device = next(chain(encoder.parameters(), encoder.buffers())).device
+    on = next(chain(encoder.parameters(), encoder.buffers())).device
     out = np.empty((len(rows), encoder.width(view)), dtype=np.float32)
     for start in range(0, len(rows), batch):
         part = rows[start:start + batch]
-        out[start:start + len(part)] = encoder(side.tokens(part).to(device), view).cpu().numpy()
+        out[start:start + len(part)] = encoder(side.tokens(part).to(on), view).cpu().numpy()
     return out

@@ -11,7 +11,8 @@ import numpy as np
 
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import Method, Mined, Round, Stage
-from xcmodels.nn.devices import device, fast_products
+from xcmodels.nn.devices import fast_products
+from xcmodels.nn.encoders import encoders_on_device
 from xcmodels.training.checkpoint import read_model
 from xcmodels.training.frozen_layers import with_states, write_states
 from xcmodels.training.loop import Watch, train_round
@@ -99,7 +100,7 @@ def run_round(corpus: Corpus, stage: Stage[Any], round_: Round, mined: Mined, fo
 @fast_products()
 def embed(corpus: Corpus, stage: Stage[Any], folder: Path | None) -> dict[str, np.ndarray]:
     """Return the vectors of each side by the model in a round's folder, None = before any training."""
-    model = read_model(stage, corpus, folder).to(device())
+    model = encoders_on_device(read_model(stage, corpus, folder))
     return {side: make() for side, make in stage.vectors(model, corpus).items()}
 
 

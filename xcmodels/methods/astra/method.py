@@ -13,8 +13,7 @@ from xcmodels.methods.astra.config import STAGE, AstraConfig
 from xcmodels.methods.astra.stages import PRIOR_LABELS, AstraStage, untrained_encoder
 from xcmodels.methods.ngame_m1 import EncoderModule
 from xcmodels.methods.retriever_builder import BaseRetrieverBuilder
-from xcmodels.nn.devices import device
-from xcmodels.nn.encoders import QUERY, encode_all
+from xcmodels.nn.encoders import QUERY, encode_all, encoders_on_device
 from xcmodels.retrieval.builder import Trained
 from xcmodels.retrieval.serving_config import CLASSIFIER, ENCODER
 from xcmodels.training.checkpoint import load_model, read_model
@@ -28,7 +27,7 @@ class AstraRetrieverBuilder(BaseRetrieverBuilder[AstraConfig, AstraStage]):
 
     def trained(self, corpus: Corpus, models: Mapping[str, Path], vectors: Mapping[str, np.ndarray]) -> Trained:
         """Return the encoder and the classifiers, and label embeddings where those are served."""
-        model = read_model(self.stage, corpus, models[STAGE]).to(device())
+        model = encoders_on_device(read_model(self.stage, corpus, models[STAGE]))
         labels = {CLASSIFIER: model.classifiers()}
         if self.config.serve != CLASSIFIER:
             labels = {ENCODER: encode_all(model.encoder, corpus.sides["label"], self.config.label_view), **labels}

@@ -13,8 +13,7 @@ from xcmodels.methods.siamesexml.config import MIXED, SiamesexmlConfig
 from xcmodels.methods.siamesexml.shortlist import proposers, shortlists
 from xcmodels.methods.siamesexml.stages import EXTREME, INTERMEDIATE, ExtremeModule, SiameseModule
 from xcmodels.nn.autograd import normalise
-from xcmodels.nn.devices import device
-from xcmodels.nn.encoders import QUERY, Encoder, encode_all
+from xcmodels.nn.encoders import QUERY, Encoder, encode_all, encoders_on_device
 from xcmodels.predictions import match
 from xcmodels.retrieval.builder import Trained, save_retriever
 from xcmodels.retrieval.calibration import ScoredPairs, calibrate
@@ -57,8 +56,8 @@ class SiamesexmlRetrieverBuilder(BaseRetrieverBuilder[SiamesexmlConfig, ExtremeM
         """Return the encoder with the intermediate embeddings of labels and queries, and the classifiers."""
         model = read_model(self.stage, corpus, models[EXTREME])
         if self.config.joint:    # its backbone was trained after these vectors were computed
-            vectors = {side: make() for side, make in self.stage.vectors(model.to(device()), corpus).items()}
-            model.cpu()
+            vectors = {side: make() for side, make in self.stage.vectors(encoders_on_device(model), corpus).items()}
+            model.encoder.cpu()
         views = model.encoder.layout.views
         classifiers = normalise(model.labels.weight.to(model.labels.dtype)).numpy()
         return Trained(model.encoder, {ENCODER: vectors["labels"], CLASSIFIER: classifiers},

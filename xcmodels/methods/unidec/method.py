@@ -11,8 +11,7 @@ from xcmodels.methods.retriever_builder import BaseRetrieverBuilder
 from xcmodels.methods.unidec.config import UnidecConfig
 from xcmodels.methods.unidec.stages import STAGE, UnidecStage
 from xcmodels.nn.autograd import normalise
-from xcmodels.nn.devices import device
-from xcmodels.nn.encoders import LABEL, QUERY, encode_all
+from xcmodels.nn.encoders import LABEL, QUERY, encode_all, encoders_on_device
 from xcmodels.retrieval.builder import Trained
 from xcmodels.retrieval.serving_config import CLASSIFIER, ENCODER
 from xcmodels.training.checkpoint import read_model
@@ -28,7 +27,7 @@ class UnidecRetrieverBuilder(BaseRetrieverBuilder[UnidecConfig, UnidecStage]):
 
     def trained(self, corpus: Corpus, models: Mapping[str, Path], vectors: Mapping[str, np.ndarray]) -> Trained:
         """Return the encoder with the label embeddings and classifiers that are served."""
-        config, model = self.config, read_model(self.stage, corpus, models[STAGE]).to(device())
+        config, model = self.config, encoders_on_device(read_model(self.stage, corpus, models[STAGE]))
         encoder, labels = model.encoder, {}
         if config.balance > 0 and config.serve != CLASSIFIER:
             labels[ENCODER] = encode_all(encoder, corpus.sides["label"], LABEL)
