@@ -13,10 +13,11 @@ import fcntl
 import json
 import os
 import re
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from math import inf
+from contextlib import contextmanager, suppress
+from math import inf, nan
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from tasks.core.files import (
 )
 from tasks.core.manifest import VERSION, canonical, damaged, newer
 
+CHECKPOINTS = "steps"    # in a step's scratch folder: the states that it resumes from
 LOCK_SECONDS = 0.5  # long enough for a run that has just started to write its pid
 DIGEST = re.compile(r"[0-9a-f]{64}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -145,6 +147,27 @@ class Home:
         """Hold gc.lock while `doing` something; yield whether it was acquired within `seconds`."""
         with explained(doing, self.home), locked(self.home / "gc.lock", how, seconds) as acquired:
             yield acquired
+
+
+@contextmanager
+def timed(scratch: Path) -> Iterator[float]:
+    """Yield how many seconds the earlier parts of a step took; if this one is stopped, note how long all of them did.
+
+    NaN where a part was killed, which notes nothing; 0 where they left nothing to resume from.
+    """
+    note, began, before = scratch / "seconds", time.monotonic(), 0.0
+    with suppress(OSError, ValueError):    # a step does not fail for it
+        if any((scratch / CHECKPOINTS).glob("*")):
+            before = nan
+            before = float(note.read_text())
+    with suppress(OSError):
+        note.unlink()
+    try:
+        yield before
+    except BaseException:
+        with suppress(OSError):    # the step ended for a reason that says more
+            note.write_text(str(before + time.monotonic() - began))
+        raise
 
 
 def require_folder(home: Path) -> None:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from pydantic_core import to_jsonable_python
 from data_contracts.errors import DamagedArtifact
 from tasks.core.code_digest import code_digests
 from tasks.core.dask_workers import Workers
+from tasks.core.home import timed
 from tasks.core.memory import MemoryUse
 from tasks.core.store import Artifact, Store, digest_of
 from tasks.core.wording import leaves
@@ -94,7 +96,7 @@ class Step:
         return self._last_run(store).get("seconds")
 
     def note_time(self, store: Store, seconds: float) -> None:
-        """Store how long the step took."""
+        """Store how long the step took, in all the parts that it was made in."""
         store.set_ref("timings", self._timing_ref, {"seconds": round(seconds, 3)})
 
     def peak_memory(self, store: Store) -> MemoryUse | None:
@@ -146,9 +148,9 @@ def run(step: Step, done: Mapping[str, Artifact], store: Store, workers: Workers
     if (artifact := store.find(key)) is not None:
         return StepResult(artifact, True, time.monotonic() - began)
     inputs = {role: store.open(done[name]) for role, name in step.needs.items()}
+    scratch = store.scratch(key)
 
     def write(out: Path) -> None:
-        scratch = store.scratch(key)
         if by_worker:
             for line in workers.call(_run_on_worker, step.action, out, inputs, scratch, store.home):
                 console.say(line)
@@ -157,10 +159,12 @@ def run(step: Step, done: Mapping[str, Artifact], store: Store, workers: Workers
         for leftover in out.rglob(f"*{UNFINISHED}"):    # of a worker that was killed
             leftover.unlink(missing_ok=True)
 
-    artifact = store.publish(key, step.kind, step.inputs(done), write, step.about())
+    with timed(scratch) as before:
+        artifact = store.publish(key, step.kind, step.inputs(done), write, step.about())
     store.drop_scratch(key)
     seconds = time.monotonic() - began
-    step.note_time(store, seconds)
+    if isfinite(before):
+        step.note_time(store, before + seconds)
     return StepResult(artifact, False, seconds)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from data_contracts.errors import ProjectError, Stopped
+from tasks.core.home import CHECKPOINTS
 from tasks.core.step import METRICS_FILE, StepContext
 from tasks.training.launcher import launch
 from tasks.training.mined_files import load_mined
@@ -29,8 +30,8 @@ def train(recipe: Recipe, name: str, context: StepContext) -> None:
     model = stage.build(corpus, mined.vectors)
     with context.watch(name) as (report, stop), _explained():
         metrics = train_round(stage, model, corpus, round_, mined, start=context.inputs.get("start"),
-                              before=context.inputs.get("before"), scratch=context.scratch / "steps", out=context.out,
-                              watch=Watch(report, stop))
+                              before=context.inputs.get("before"), scratch=context.scratch / CHECKPOINTS,
+                              out=context.out, watch=Watch(report, stop))
     if distributed.rank() == 0:
         if round_ == stage.rounds[-1]:
             (context.out / OPTIMISER).unlink()    # no round continues from it, and it is two thirds of what was written

@@ -4,11 +4,15 @@ import re
 from dataclasses import replace
 from math import inf
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+import tasks.core.home as home_module
+import tasks.core.step as step_module
 from tasks.core.code_digest import code_digests
 from tasks.core.dask_workers import Workers
+from tasks.core.home import CHECKPOINTS
 from tasks.core.memory import MemoryUse
 from tasks.core.step import UNFINISHED, Console, Step, StepContext, forecast, run, slug, steps_to_remake
 from tasks.core.step import run_all as run_in_order
@@ -127,6 +131,31 @@ def test_a_damaged_note_of_how_long_it_took_stops_no_run(tmp_path):
     assert step.took(store) is None and step.peak_memory(store) is None
     step.note_memory(store, MemoryUse(5, 2))
     assert step.peak_memory(store) == MemoryUse(5, 2)
+
+
+@pytest.mark.parametrize(("ends", "keeps", "told"), [
+    ("stopped", True, 60.0), ("stopped", False, 1.0), ("killed", True, None), ("killed", False, 1.0)])
+def test_a_step_made_in_two_parts_took_as_long_as_both(tmp_path, monkeypatch, ends, keeps, told):
+    """Of one that was killed it is not known how long it took; one that kept nothing began anew."""
+    clock, store, minutes = SimpleNamespace(now=0.0), Store(tmp_path), [59.0, 1.0]
+    for module in (step_module, home_module):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock.now))
+
+    def action(context: StepContext) -> None:
+        (context.scratch / CHECKPOINTS).mkdir(exist_ok=True)
+        clock.now += minutes.pop(0)
+        if minutes:
+            if keeps:
+                (context.scratch / CHECKPOINTS / "state").touch()
+            raise KeyboardInterrupt
+
+    step = Step("round", "kind", action, ("tasks.core.step",))
+    with pytest.raises(KeyboardInterrupt):
+        run(step, {}, store, Workers())
+    if ends == "killed":
+        (store.scratch(step.key({})) / "seconds").unlink()
+    run(step, {}, store, Workers())
+    assert step.took(store) == told
 
 
 def test_a_failed_step_publishes_nothing(tmp_path):
