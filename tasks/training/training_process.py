@@ -16,6 +16,7 @@ from tasks.core.step import StepContext
 from tasks.training.launcher import FAILED, STOP
 from tasks.training.recipe import Recipe
 from tasks.training.train_round import train
+from xcmodels.checks import Unusable
 from xcmodels.nn import distributed
 
 
@@ -43,9 +44,10 @@ def main(spec: Path) -> None:
         train(Recipe(**task["recipe"]), task["round"], StepContext(
             Path(task["out"]), {role: Path(path) for role, path in task["inputs"].items()}, scratch,
             Path(task["home"]), Workers(), lambda line: send({"say": line}), watch))
-    except ProjectError as error:
+    except (ProjectError, Unusable) as error:
+        told = error if isinstance(error, ProjectError) else ProjectError(str(error))
         if distributed.is_first_of_machine():
-            (scratch / FAILED).write_text(json.dumps(error.to_json()))
+            (scratch / FAILED).write_text(json.dumps(told.to_json()))
         distributed.exit_process(1)
         sys.exit(1)
     distributed.exit_process()

@@ -1,12 +1,16 @@
 """What cannot be used here is told without "unexpected", and no command makes it the champion."""
 
+import json
 from types import SimpleNamespace
 
 import pytest
 
-from data_contracts.errors import ProjectError
+from data_contracts.errors import ProjectError, from_json
 from tasks.data.tokenise import tokenise
+from tasks.training import training_process
+from tasks.training.launcher import FAILED, SPEC
 from tests.support.tiny import RegisteredModels
+from xcmodels.checks import Unusable
 from xcmodels.data import tokens
 from xcmodels.data.corpus import PrepareConfig
 from xcmodels.retrieval import folder
@@ -60,3 +64,17 @@ def test_what_cannot_be_fetched_is_told_as_that(cli, monkeypatch):
     assert code == 1
     assert err == ("error: prepare.tokenizer 'org/model' is neither a folder that holds tokenizer.json nor one that "
                    "can be fetched: no network\n")
+
+
+def test_a_setting_that_several_processes_cannot_use_is_told_as_by_one(tmp_path, monkeypatch):
+    """It was told as a process that was lost, and the same command to resume it."""
+    def train(*_):
+        raise Unusable("encoder.trained_layers must be at most 6, the encoder's layers, got 9")
+
+    monkeypatch.setattr(training_process, "train", train)
+    (tmp_path / SPEC).write_text(json.dumps({"recipe": {"method": "ngame", "preset": "cpu", "changed": {}}, "home": "",
+                                             "round": "encoder 1", "out": "", "inputs": {}}))
+    with pytest.raises(SystemExit, match="1"):
+        training_process.main(tmp_path / SPEC)
+    told = from_json(json.loads((tmp_path / FAILED).read_text()))
+    assert str(told) == "encoder.trained_layers must be at most 6, the encoder's layers, got 9" and told.exit_code == 1
