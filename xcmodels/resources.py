@@ -201,7 +201,8 @@ def _seconds(method: Method, stage: Stage[Any], size: Size, width: int,
     mining = next((round_ for round_ in reversed(stage.rounds) if round_.mines), None)
     device, host = (_rates_at(rates, kind, method, width) for kind in ("cuda" if size.gpus else "cpu", "cpu"))
     passes = stage.plan.steps_an_epoch(size.points) / stage.plan.steps_per_pass(size.points)
-    epoch = device["train"] * passes * size.points / max(size.gpus * size.machines, 1) if device else None
+    # not divided by the processes: rates are of bags of tokens, whose steps each process computes in full
+    epoch = device["train"] * passes * size.points if device else None
     if mining is None or not (host and device):
         return epoch, None
     refresh = device["encode"] * size.texts
