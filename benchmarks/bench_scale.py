@@ -67,19 +67,21 @@ def epoch_and_refresh(name: str, scratch: Path) -> dict[str, float]:
     load_model(model, out)
     vectors, rows = stage.vectors(model, corpus), corpus.training_rows()
     queries, embed_queries = timed(vectors["queries"])
-    index, embed_and_index = timed(
-        lambda: build_index(vectors["labels"](), queries, rows, mining.negatives, kind="auto", seed=0))
-    ordered, group = timed(lambda: index.search_order(queries, rows))
-    some = ordered[drawn(rows)]
-    _, search_some = timed(lambda: nearest_negatives(index, queries, corpus, some, mining.negatives))
-    search, cluster = group + search_some * len(rows) / len(some), 0.0
-    tried = queries[some[seeds.generator(0, "tried").permutation(len(some))[:TRIED]]]
-    recall = ann.recall(index.nearest(tried, mining.negatives), index.vectors, tried, mining.negatives)
+    refresh, recall = embed_queries, float("nan")
+    if mining.negatives:
+        index, embed_and_index = timed(
+            lambda: build_index(vectors["labels"](), queries, rows, mining.negatives, kind="auto", seed=0))
+        ordered, group = timed(lambda: index.search_order(queries, rows))
+        some = ordered[drawn(rows)]
+        _, search_some = timed(lambda: nearest_negatives(index, queries, corpus, some, mining.negatives))
+        refresh += embed_and_index + group + search_some * len(rows) / len(some)
+        tried = queries[some[seeds.generator(0, "tried").permutation(len(some))[:TRIED]]]
+        recall = ann.recall(index.nearest(tried, mining.negatives), index.vectors, tried, mining.negatives)
     if mining.cluster_size:
-        _, cluster = timed(lambda: balanced_kmeans(queries[rows], mining.cluster_size, seed=0))
+        refresh += timed(lambda: balanced_kmeans(queries[rows], mining.cluster_size, seed=0))[1]
     shape = AMAZON_TITLES_1_3M
-    predicted = budget(method, Size(corpus.n_labels, len(rows), shape.positives, shape.tokens), read_rates())
-    refresh = embed_queries + embed_and_index + search + cluster
+    size = Size(corpus.n_labels, len(rows), shape.positives, shape.tokens)
+    predicted = budget(method, size, read_rates(), stage.name)
     return {"epoch s": epoch, "predicted epoch": predicted.epoch or 0.0,
             "refresh s": refresh, "predicted refresh": predicted.refresh or 0.0, "recall %": 100 * recall,
             "GB": memory / 1e9, "predicted GB": sum(part.size for part in predicted.held(HOST, ROUND)) / 1e9,

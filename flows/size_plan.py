@@ -68,7 +68,8 @@ class Sizing:
             where = "a GPU" if self.size.gpus else "a CPU"
             return [f"time      not known: {self.title} was not measured on {where}",
                     f"          {command} there measures astra, unidec and ngame on bags of tokens"]
-        out = [f"an epoch  {duration(self.budget.epoch)}"]
+        stage = f" of its stage {self.budget.timed}" if self.budget.timed else ""
+        out = [f"an epoch  {duration(self.budget.epoch)}{stage}"]
         if self.budget.refresh is not None:
             out.append(f"a refresh {duration(self.budget.refresh)}, every {self.budget.every} epochs")
         if self.rates == RATES:
@@ -87,7 +88,7 @@ class Sizing:
         """Return the estimate as plain data; sizes in bytes, times in seconds."""
         return {"size": asdict(self.size), "parts": [asdict(part) for part in self.budget.parts],
                 "there": dict(self.available), "shares": self.shares, "epoch": self.budget.epoch,
-                "refresh": self.budget.refresh, "rates": str(self.rates)}
+                "refresh": self.budget.refresh, "timed": self.budget.timed, "rates": str(self.rates)}
 
 
 def sizing(method: str, preset: str, settings: dict[str, str], size: Size, *, width: int | None, home: Path,

@@ -69,6 +69,7 @@ class Budget:
     epoch: float | None
     refresh: float | None
     every: int               # epochs between two refreshes; of one, those after it
+    timed: str = ""          # the stage that the times are of, where a method has several
 
     def held(self, where: str, *phases: str) -> list[Part]:
         """Return what is held at once in a place, in the phase that needs most: of `phases`, by default of all."""
@@ -116,7 +117,7 @@ def budget(method: Method, size: Size, rates: Mapping[str, Any], stage: str = ""
     encoder = max(probe[3] for probe in probed)
     rounds = largest.rounds
     refreshes = [round_ for round_ in rounds if round_.mines]
-    mined = sorted({round_.source: round_.first for round_ in reversed(refreshes)}.values())    # its first epochs
+    timed = method.stages[0] if largest.frozen else largest    # rates are of the stage that encodes
     width, processes = method.width, max(size.gpus, 1)
     shares = processes * size.machines
     train = DEVICE if size.gpus else HOST
@@ -140,10 +141,17 @@ def budget(method: Method, size: Size, rates: Mapping[str, Any], stage: str = ""
     if largest.frozen:    # others encode the labels' texts part by part
         parts.append(Part(HOST, ROUND, "what label vectors start from", 4.0 * width * size.labels))
     if refreshes:
-        parts += _refresh_parts(refreshes[-1], size, width, len(mined))
+        parts += _refresh_parts(refreshes[-1], size, width, len(_refresh_epochs(largest)))
         parts.append(Part(HOST, REFRESH, "the model that it mines with", table * size.labels + fixed / 3))
-    return Budget(parts, *_seconds(method, largest, size, width, rates),
-                  mined[-1] - mined[-2] if len(mined) > 1 else rounds[-1].stop - mined[0] if mined else 0)
+    mined = _refresh_epochs(timed)
+    every = mined[-1] - mined[-2] if len(mined) > 1 else timed.rounds[-1].stop - mined[0] if mined else 0
+    return Budget(parts, *_seconds(method, timed, size, width, rates), every,
+                  timed.name if len(method.stages) > 1 else "")
+
+
+def _refresh_epochs(stage: Stage[Any]) -> list[int]:
+    """Return the first epoch that each refresh of a stage serves."""
+    return sorted({round_.source: round_.first for round_ in reversed(stage.rounds) if round_.mines}.values())
 
 
 def _refresh_parts(mining: Round, size: Size, width: int, refreshes: int) -> list[Part]:
@@ -205,7 +213,7 @@ def _seconds(method: Method, stage: Stage[Any], size: Size, width: int,
     epoch = device["train"] * passes * size.points if device else None
     if mining is None or not (host and device):
         return epoch, None
-    refresh = device["encode"] * size.texts
+    refresh = device["encode"] * (size.texts if mining.negatives else size.points)
     if mining.cluster_size:
         refresh += host["cluster"] * size.points * float(np.log2(max(size.points / mining.cluster_size, 2)))
     if mining.negatives:

@@ -1,7 +1,9 @@
 """What `xc plan --labels` tells of time and disk space, from rates that are given."""
 
+import numpy as np
 import pytest
 
+from flows.size_plan import sizing
 from xcmodels.methods.presets import resolve
 from xcmodels.methods.registry import METHODS
 from xcmodels.resources import Size, budget, with_width
@@ -26,3 +28,22 @@ def test_an_epoch_takes_as_long_on_several_gpus(more):
     one, several = (budget(method_of("astra"), Size(10**6, 10**6, **gpus), rates_of("astra"))
                     for gpus in ({"gpus": 1}, more))
     assert several.epoch == one.epoch == pytest.approx(100.0)
+
+
+def test_times_of_ngame_are_of_the_stage_that_was_measured():
+    """Module M2, the largest, trains on vectors that are fixed; `bench_rates` measures M1, which makes them."""
+    told = budget(method_of("ngame"), Size(10**6, 2 * 10**6), rates_of("ngame"))
+    encoder, classifier = method_of("ngame").stages
+    mining = encoder.rounds[-1]
+    assert told.timed == encoder.name and classifier.frozen and not mining.negatives
+    clustering = 1e-7 * 2 * 10**6 * np.log2(2 * 10**6 / mining.cluster_size)
+    assert told.refresh == pytest.approx(2.0 + clustering)    # no label is encoded for clusters
+    refreshes = sorted({round_.first for round_ in encoder.rounds if round_.mines})
+    assert told.every == refreshes[-1] - refreshes[-2]
+    assert budget(method_of("unidec"), Size(1000, 1000), rates_of("unidec")).timed == ""
+
+
+def test_a_plan_says_of_which_stage_its_times_are(tmp_path):
+    told = sizing("ngame", "cpu", {}, Size(5000, 20_000), width=WIDTH, home=tmp_path, gpu_memory=80)
+    assert any(line.startswith("an epoch ") and line.endswith(" of its stage encoder") for line in told.lines())
+    assert told.to_json()["timed"] == "encoder"
