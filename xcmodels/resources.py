@@ -19,11 +19,13 @@ from xcmodels.retrieval import ann
 from xcmodels.retrieval.examples import MAX_EXAMPLES
 from xcmodels.retrieval.vector_codes import codes_of
 from xcmodels.training.optimisers import Optimisers
+from xcmodels.training.step_graph import EMBED, training_steps
 
 PROBED = (1000, 2000)    # numbers of labels for which models are built
 RATES = Path(__file__).with_name("rates.json")
 GPU_KINDS = {"train", "encode"}    # of a GPU: clustering and processes are the host's, and search is told as its
 RATE_KINDS = GPU_KINDS | {"process", "cluster", "search exact", "search grouped", "rescore", "find group", "build"}
+DASK_TEXTS = 1 << 19    # points and labels from which on a run's Dask workers refresh
 GROUP_SHARE, GROUP_PASSES = 0.24, 2.5    # share of the labels that groups score; how often a query meets all centres
 DEVICE, HOST, DISK = "device", "host", "disk"
 ROUND, REFRESH = "a round", "a refresh"
@@ -121,6 +123,7 @@ def budget(method: Method, size: Size, rates: Mapping[str, Any], stage: str = ""
     width, processes = method.width, max(size.gpus, 1)
     shares = processes * size.machines
     train = DEVICE if size.gpus else HOST
+    state = (table + moments) * size.labels + fixed    # of a round's end, and of a step checkpoint
     parts = [
         Part(train, ROUND, "label vectors", table * size.labels / shares),
         Part(train, ROUND, "their moments", moments * size.labels / shares),
@@ -129,8 +132,8 @@ def budget(method: Method, size: Size, rates: Mapping[str, Any], stage: str = ""
         Part(HOST, "", "processes", _rates_at(rates, "cpu", method, width).get("process", 0.0) * processes),
         Part(HOST, "", "files mapped, as far as there is room", _corpus(size), mapped=True),
         Part(DISK, "", "the packed data", _corpus(size)),
-        Part(DISK, "", "checkpoints of rounds, until the retriever stands",
-             len(rounds) * ((table + moments) * size.labels + fixed)),
+        Part(DISK, "", "checkpoints of rounds, until the retriever stands", len(rounds) * state),
+        Part(DISK, ROUND, "its step checkpoint beside the last one, or beside its result", state),
         Part(DISK, "", "the retriever", encoder + _examples(size) + 24 * size.vocabulary
              + (2 * 4.0 * width + codes_of(width) / 2 + 6 * size.tokens) * size.labels),
     ]
@@ -140,9 +143,13 @@ def budget(method: Method, size: Size, rates: Mapping[str, Any], stage: str = ""
                   Part(HOST, "", "states of frozen layers, mapped as far as there is room", states, mapped=True)]
     if largest.frozen:    # others encode the labels' texts part by part
         parts.append(Part(HOST, ROUND, "what label vectors start from", 4.0 * width * size.labels))
+    if embeds := any(step.kind == EMBED for step in training_steps(method)):
+        parts.append(Part(DISK, "", "vectors of points and labels", 4.0 * width * size.texts))
     if refreshes:
         parts += _refresh_parts(refreshes[-1], size, width, len(_refresh_epochs(largest)))
         parts.append(Part(HOST, REFRESH, "the model that it mines with", table * size.labels + fixed / 3))
+        if size.texts >= DASK_TEXTS and not embeds:
+            parts.append(Part(DISK, REFRESH, "what Dask workers share", _shared_files(refreshes[-1], size, width)))
     mined = _refresh_epochs(timed)
     every = mined[-1] - mined[-2] if len(mined) > 1 else timed.rounds[-1].stop - mined[0] if mined else 0
     return Budget(parts, *_seconds(method, timed, size, width, rates), every,
@@ -152,6 +159,12 @@ def budget(method: Method, size: Size, rates: Mapping[str, Any], stage: str = ""
 def _refresh_epochs(stage: Stage[Any]) -> list[int]:
     """Return the first epoch that each refresh of a stage serves."""
     return sorted({round_.source: round_.first for round_ in reversed(stage.rounds) if round_.mines}.values())
+
+
+def _shared_files(mining: Round, size: Size, width: int) -> float:
+    """Return the bytes of vectors, index and negatives in the files of a refresh on Dask workers."""
+    searched = (4.0 + 5.0) * width * size.labels if mining.negatives else 0.0    # vectors, the index's own, its codes
+    return searched + 4.0 * (width + mining.negatives) * size.points
 
 
 def _refresh_parts(mining: Round, size: Size, width: int, refreshes: int) -> list[Part]:

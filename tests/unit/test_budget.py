@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from flows.size_plan import sizing
+from tasks.training import dask_executor
 from xcmodels.methods.presets import resolve
 from xcmodels.methods.registry import METHODS
-from xcmodels.resources import Size, budget, with_width
+from xcmodels.resources import DASK_TEXTS, DISK, REFRESH, ROUND, Size, budget, with_width
 
 WIDTH = 64
 RATE = {"train": 1e-4, "process": 5e8, "encode": 1e-6, "cluster": 1e-7, "search exact": 1e-9, "search grouped": 1e-9,
@@ -47,3 +48,32 @@ def test_a_plan_says_of_which_stage_its_times_are(tmp_path):
     told = sizing("ngame", "cpu", {}, Size(5000, 20_000), width=WIDTH, home=tmp_path, gpu_memory=80)
     assert any(line.startswith("an epoch ") and line.endswith(" of its stage encoder") for line in told.lines())
     assert told.to_json()["timed"] == "encoder"
+
+
+def on_disk(name, size, phase):
+    return {part.what: part.size for part in budget(method_of(name), size, {}).held(DISK, phase)}
+
+
+@pytest.mark.parametrize("name", ["unidec", "renee"])
+def test_the_disk_holds_a_step_checkpoint_beside_what_rounds_leave(name):
+    """Two while one replaces the other, or one beside the round's result."""
+    told = on_disk(name, Size(10**6, 10**6), ROUND)
+    rounds = len(method_of(name).stages[-1].rounds)
+    kept = told["checkpoints of rounds, until the retriever stands"]
+    assert told["its step checkpoint beside the last one, or beside its result"] == pytest.approx(kept / rounds)
+
+
+def test_the_disk_holds_the_vectors_that_a_frozen_stage_trains_on():
+    told = on_disk("ngame", Size(2000, 3000), ROUND)
+    assert told["vectors of points and labels"] == 4 * WIDTH * 5000
+    assert "vectors of points and labels" not in on_disk("unidec", Size(2000, 3000), ROUND)
+
+
+def test_the_disk_holds_what_a_refresh_on_dask_writes():
+    """Of as many texts as a run's workers share; vectors of the stage before are files already."""
+    assert DASK_TEXTS == dask_executor.SMALL
+    what, negatives = "what Dask workers share", method_of("unidec").stages[-1].rounds[-1].negatives
+    assert negatives and on_disk("unidec", Size(300_000, 400_000), REFRESH)[what] == (
+        4 * WIDTH * 700_000 + 5 * WIDTH * 300_000 + 4 * negatives * 400_000)
+    assert what not in on_disk("unidec", Size(100_000, 400_000), REFRESH)
+    assert what not in on_disk("siamesexml", Size(300_000, 400_000), REFRESH)
