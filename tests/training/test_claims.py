@@ -1,13 +1,15 @@
 """The experiments that claims are judged in: what it trains, what it remembers, and what it measures."""
 
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
+from benchmarks import bench_classifier_step
 from benchmarks.claims.claims import CLAIMS, FreshNegatives, epochs_to
-from benchmarks.claims.direct_claims import DIRECT_CLAIMS
+from benchmarks.claims.direct_claims import DIRECT_CLAIMS, cost_of_a_step
 from benchmarks.claims.experiments import Experiments, Results, Variant
 from benchmarks.claims.figures import theorem_1, theorem_constants
 from tests.conftest import ROOT
@@ -116,6 +118,19 @@ def test_fresh_negatives_are_the_hardest_of_every_label(tmp_path):
         total += sum(float(torch.nn.functional.softplus(-scores[i, j])) for j in own - excluded)
         total += sum(float(torch.nn.functional.softplus(torch.tensor(score))) for score in others)
     assert float(stage.loss(model, batch)["hardest"].detach()) == pytest.approx(total / len(rows), rel=1e-5)
+
+
+@pytest.mark.parametrize(("room", "fitting"), [(1e5, 0), (1e8, 1), (1e10, 2)])
+def test_a_step_is_judged_where_the_one_over_all_labels_does_not_fit(monkeypatch, room, fitting):
+    """It ended all claims with an error, after every variant was trained."""
+    bench = bench_classifier_step.main
+    monkeypatch.setattr(bench_classifier_step, "STEPS", 1)
+    monkeypatch.setattr(bench_classifier_step, "psutil", SimpleNamespace(
+        virtual_memory=lambda: SimpleNamespace(available=room)))
+    monkeypatch.setattr(bench_classifier_step, "main", lambda *_: bench(8, 2000, 20_000))
+    lines, reached = cost_of_a_step(None)
+    assert ["-" not in line.split() for line in lines[-2:]] == [place < fitting for place in range(2)]
+    assert fitting or not reached    # nothing was compared
 
 
 def test_a_lab_trains_what_is_missing_and_remembers(tmp_path, capsys):
