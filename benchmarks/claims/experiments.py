@@ -162,11 +162,15 @@ class Experiments:
         """Return the file of a training's figures, named by a digest of its settings, code and corpus."""
         config, method = variant.build(seed)
         builder = variant.build_method.__name__ if variant.build_method else ""
+        # no code of the benchmarks themselves is among the digests of the project's code
+        own = [part.__module__ for part in (test_figures, variant.build_method) if part]
         code = {name for part in (*method.stages, method.build_retriever) for name in modules_of(part)}
         return self.folder / (digest_of({
             "config": to_jsonable_python(config), "corpus": self.corpora[variant.corpus].name, "curve": variant.curve,
             "stages": [stage.name for stage in method.stages],
-            "builder": builder, "code": code_digests("xcmodels.training.local_run", *sorted(code))}) + ".json")
+            "builder": builder, "own code": [inspect.getsource(sys.modules[name]) for name in own],
+            "code": code_digests("xcmodels.training.local_run", "xcmodels.retrieval.ranker", "xcmodels.metrics",
+                                 *sorted(code))}) + ".json")
 
 
 def _train(variant: Variant, seed: int, corpus_folder: Path, out: Path) -> float:

@@ -1,5 +1,6 @@
 """The experiments that claims are judged in: what it trains, what it remembers, and what it measures."""
 
+import inspect
 import re
 from types import SimpleNamespace
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 
 from benchmarks import bench_classifier_step
+from benchmarks.claims import experiments as experiments_module
 from benchmarks.claims.claims import CLAIMS, FreshNegatives, epochs_to
 from benchmarks.claims.direct_claims import DIRECT_CLAIMS, cost_of_a_step
 from benchmarks.claims.experiments import Experiments, Results, Variant
@@ -131,6 +133,29 @@ def test_a_step_is_judged_where_the_one_over_all_labels_does_not_fit(monkeypatch
     lines, reached = cost_of_a_step(None)
     assert ["-" not in line.split() for line in lines[-2:]] == [place < fitting for place in range(2)]
     assert fitting or not reached    # nothing was compared
+
+
+def test_figures_of_older_code_are_not_taken_for_new(tmp_path, monkeypatch):
+    """The code of a claim's own method and of its figures counts, and that of the metrics."""
+    toy_corpus(tmp_path / "objects" / "packed", queries=200, labels=30, tests=40, validation=20)
+    experiments = Experiments(tmp_path, labels=20, queries=0, seeds=1, workers=1)
+    (fresh,) = (claim.variants["fresh"] for claim in CLAIMS if claim.number == 2)
+    sources, digests = inspect.getsource, experiments_module.code_digests
+
+    def files():
+        return [experiments._figures_file(variant, 0).name for variant in (Variant("ngame", QUICK), fresh)]
+
+    plain, own = files()
+    assert files() == [plain, own]
+    for module, changed in (("claims", (False, True)), ("figures", (True, True))):
+        with monkeypatch.context() as patch:
+            patch.setattr(inspect, "getsource", lambda part, module=module: sources(part) + "#" * (
+                part.__name__ == f"benchmarks.claims.{module}"))
+            assert tuple(now != before for now, before in zip(files(), (plain, own), strict=True)) == changed
+    roots = set()
+    monkeypatch.setattr(experiments_module, "code_digests", lambda *names: roots.update(names) or digests(*names))
+    files()
+    assert {"xcmodels.metrics", "xcmodels.retrieval.ranker"} <= roots
 
 
 def test_a_lab_trains_what_is_missing_and_remembers(tmp_path, capsys):
