@@ -23,8 +23,8 @@ from xcmodels.data.corpus import Corpus
 from xcmodels.method import Mined, Stage
 from xcmodels.methods.presets import flat, resolve
 from xcmodels.methods.registry import METHODS
-from xcmodels.nn.devices import device, fast_products
-from xcmodels.training.loop import Interrupted, Watch, train_round
+from xcmodels.nn.devices import device, fast_products, keep_freed_memory
+from xcmodels.training.loop import Interrupted, Watch, batch_edges, train_round
 from xcmodels.training.optimisers import Optimisers
 
 STEPS, WARM_UP, REPEATS = 16, 4, 3
@@ -45,16 +45,17 @@ def loop_seconds(stage: Stage[Any], corpus: Corpus, scratch: str, steps: int = S
 @fast_products()
 def bare_seconds(stage: Stage[Any], corpus: Corpus) -> np.ndarray:
     """Return the seconds of each bare step after the warm-up, on batches that are on the device before it starts."""
+    keep_freed_memory()    # as the loop does
     model = stage.build(corpus, {}).to(device())
     optimisers = Optimisers(model, stage.plan)
     stage.begin(model, corpus, None)
     model.train()
     order = stage.order(corpus, Mined(), 0)
-    size = stage.plan.batch_size_for(len(order))
+    edges = batch_edges(stage.plan, len(order))
     batches = []
     for step in range(STEPS):
         rng = seeds.generator(stage.seed, "batch", stage.name, 0, step)
-        rows = order[step * size:(step + 1) * size]
+        rows = order[edges[step]:edges[step + 1]]
         batches.append(stage.batch(corpus, stage.rounds[0], Mined(), rows, rng).to(device()))
     ends = list[float]()
     for step, batch in enumerate(batches):

@@ -29,7 +29,7 @@ from xcmodels.methods.presets import PRESETS, flat, resolve
 from xcmodels.methods.registry import METHODS
 from xcmodels.nn.devices import device, fast_products
 from xcmodels.nn.row_table import Model
-from xcmodels.training.loop import Interrupted, Watch, train_round
+from xcmodels.training.loop import Interrupted, Watch, batch_edges, train_round
 from xcmodels.training.optimisers import Optimisers
 
 # Methods without the preset `minilm`: the preset and the settings that make them a transformer's.
@@ -69,10 +69,11 @@ class Bare:
         stage.begin(self.model, corpus, None)
         self.model.train()
         order = stage.order(corpus, mined, 0)
-        size = stage.plan.batch_size_for(len(order))
+        edges = batch_edges(stage.plan, len(order))
         began, self.batches = time.perf_counter(), list[Batch]()
         for step in range(steps):
-            rows = order[step * size % len(order):][:size]
+            place = step % (len(edges) - 1)
+            rows = order[edges[place]:edges[place + 1]]
             rng = seeds.generator(stage.seed, "batch", stage.name, 0, step)
             self.batches.append(stage.batch(corpus, stage.rounds[-1], mined, rows, rng))
         self.making = (time.perf_counter() - began) / steps
