@@ -31,14 +31,19 @@ STEPS, WARM_UP, REPEATS = 16, 4, 3
 DEFAULTS = ("ngame.cpu", "unidec.cpu", "astra.cpu", "siamesexml.cpu", "ngame.minilm.64")
 
 
-def loop_seconds(stage: Stage[Any], corpus: Corpus, scratch: str, steps: int = STEPS) -> np.ndarray:
-    """Return the seconds of each step of the training loop after the warm-up."""
+def loop_seconds(stage: Stage[Any], corpus: Corpus, scratch: str, steps: int = STEPS,
+                 mined: Mined | None = None) -> np.ndarray:
+    """Return the seconds of each step of the training loop after the warm-up.
+
+    The steps are of the stage's last round where `mined` is given for it, else of its first.
+    """
     folder, ends = Path(tempfile.mkdtemp(dir=scratch)), list[float]()
     model = stage.build(corpus, {})
     with suppress(Interrupted):
-        train_round(stage, model, corpus, stage.rounds[0], Mined(), start=None, scratch=folder / "steps", out=folder,
-                    watch=Watch(lambda progress: ends.append(time.perf_counter()), lambda: len(ends) == steps,
-                                save_every=float("inf")))
+        train_round(stage, model, corpus, stage.rounds[-1 if mined else 0], mined or Mined(), start=None,
+                    scratch=folder / "steps", out=folder, watch=Watch(
+                        lambda progress: ends.append(time.perf_counter()), lambda: len(ends) == steps,
+                        save_every=float("inf")))
     return np.diff(ends)[WARM_UP - 1:]
 
 

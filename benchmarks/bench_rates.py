@@ -2,12 +2,12 @@
 
     python -m benchmarks.bench_rates [FILE]    (HOME/rates.json takes precedence over the project's xcmodels/rates.json)
 
-On a synthetic corpus and for two widths of vectors, in seconds: to train on a point, to encode a text, to cluster a
-point (divided by the logarithm of the number of clusters), to search for a point exactly (per label) and by groups (per
-label that its group scores), what the latter takes beside it, to find its group (per centre), to build the index (per
-label). And in bytes: what a training process uses beyond what the memory estimate counts. Each method and width runs in
-a process of its own, three times in alternation, and the median is kept, so that a minute when a neighbour is busy does
-not count.
+On a synthetic corpus and for two widths of vectors, in seconds: to train on a point (in the last round of a stage, on
+negatives drawn at random, as many as are mined), to encode a text, to cluster a point (divided by the logarithm of the
+number of clusters), to search for a point exactly (per label) and by groups (per label that its group scores), what the
+latter takes beside it, to find its group (per centre), to build the index (per label). And in bytes: what a training
+process uses beyond what the memory estimate counts. Each method and width runs in a process of its own, three times in
+alternation, and the median is kept, so that a minute when a neighbour is busy does not count.
 """
 
 import json
@@ -20,7 +20,7 @@ import numpy as np
 
 from benchmarks.arguments import parsed_by, run
 from benchmarks.bench_loop import loop_seconds
-from benchmarks.measuring import cpu_config, in_new_process, peak_memory, timed
+from benchmarks.measuring import cpu_config, in_new_process, mined_at_random, peak_memory, timed
 from benchmarks.synthetic import CorpusShape, synthetic_corpus
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import Vectors
@@ -49,12 +49,13 @@ def training_rates(name: str, width: int, corpus: Corpus, scratch: Path,
     stage, shape = method.stages[0], corpus.train_positives
     size = Size(corpus.n_labels, len(shape), float(shape.lengths.mean()), SHAPE.tokens)
     counted = budget(method, size, {}, stage.name).held(HOST, ROUND)
+    seconds = loop_seconds(stage, corpus, str(scratch), steps, mined_at_random(stage, corpus))
     # the mean, not the median: an epoch has slow steps, too
-    out = {"train": float(loop_seconds(stage, corpus, str(scratch), steps).mean()) / stage.plan.batch_size}
+    out = {"train": float(seconds.mean()) / stage.plan.batch_size}
     out["process"] = peak_memory() - sum(part.size for part in counted)
     vectors = stage.vectors(stage.build(corpus, {}).to(device()), corpus)
-    queries, seconds = timed(vectors["queries"])
-    out["encode"] = seconds / len(queries)
+    queries, took = timed(vectors["queries"])
+    out["encode"] = took / len(queries)
     return out, {"queries": lambda: queries, "labels": vectors["labels"]}
 
 

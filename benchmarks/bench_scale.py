@@ -16,12 +16,11 @@ import numpy as np
 import torch
 
 from benchmarks.arguments import Count, MethodName, run
-from benchmarks.measuring import cpu_config, in_new_process, peak_memory, timed
+from benchmarks.measuring import cpu_config, in_new_process, mined_at_random, peak_memory, timed
 from benchmarks.synthetic import AMAZON_TITLES_1_3M, CorpusShape, synthetic_corpus
 from xcmodels.data import seeds
 from xcmodels.data.corpus import Corpus
 from xcmodels.data.sorted_ids import unique
-from xcmodels.method import Mined, Round
 from xcmodels.methods.registry import METHODS
 from xcmodels.mining.clustering import balanced_kmeans
 from xcmodels.mining.negatives import build_index, nearest_negatives
@@ -52,15 +51,17 @@ def drawn(rows: np.ndarray) -> np.ndarray:
 def epoch_and_refresh(name: str, scratch: Path) -> dict[str, float]:
     """Train a method for one epoch and mine for the next; return measured and predicted seconds and gigabytes.
 
-    About SEARCHED of the queries are searched for, whole groups of them; the time for all is in proportion.
+    The epoch is one of the last round, on negatives drawn at random, as many as are mined for it. About
+    SEARCHED of the queries are searched for, whole groups of them; the time for all is in proportion.
     """
     corpus, method = Corpus(scratch / "corpus"), METHODS[name].make(with_width(cpu_config(name), DIM))
     stage, mining = method.stages[0], next(round_ for round_ in method.rounds if round_.mines)
     out = scratch / name
     out.mkdir()
     times = list[float]()
-    train_round(stage, stage.build(corpus, {}), corpus, Round(stage.name, 0, 0, 1), Mined(), start=None,
-                scratch=out / "steps", out=out, watch=Watch(lambda progress: times.append(time.perf_counter())))
+    train_round(stage, stage.build(corpus, {}), corpus, replace(stage.rounds[-1], first=0, stop=1),
+                mined_at_random(stage, corpus), start=None, scratch=out / "steps", out=out,
+                watch=Watch(lambda progress: times.append(time.perf_counter())))
     # from the first step to the last: what comes before the first is done once a stage
     epoch, memory = (times[-1] - times[0]) * len(times) / max(len(times) - 1, 1), peak_memory()
     model = stage.build(corpus, {})

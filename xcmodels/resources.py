@@ -178,7 +178,8 @@ def _refresh_parts(mining: Round, size: Size, width: int, refreshes: int) -> lis
                   Part(HOST, REFRESH, "what two threads search in", 120.0 * size.labels),
                   Part(HOST, REFRESH, "hard negatives", 4.0 * mining.negatives * size.points)]
     kept = 4.0 * (mining.negatives + bool(mining.cluster_size)) * size.points
-    return [*parts, Part(DISK, "", "what refreshes mined", refreshes * kept)]
+    return [*parts, Part(DISK, "", "what refreshes mined", refreshes * kept),
+            Part(HOST, ROUND, "what was mined, mapped as far as there is room", kept, mapped=True)]
 
 
 def _stage_bytes(stage: Stage[Any], width: int, size: Size) -> tuple[tuple[float, float], float, float]:

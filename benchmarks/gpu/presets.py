@@ -17,8 +17,9 @@ import numpy as np
 import torch
 
 from benchmarks.gpu.scale import Scale
-from benchmarks.gpu.steps import loop_figures, mined_at_random, tried
+from benchmarks.gpu.steps import loop_figures, tried
 from benchmarks.gpu.tables import Row
+from benchmarks.measuring import mined_at_random
 from xcmodels import metrics
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import Method

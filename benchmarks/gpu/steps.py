@@ -21,6 +21,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks.gpu.scale import CUDA, Scale, product_rate
 from benchmarks.gpu.tables import Row
 from benchmarks.gpu.waits import HostWaits, busy_seconds
+from benchmarks.measuring import mined_at_random
 from xcmodels.data import seeds
 from xcmodels.data.batching import Batch
 from xcmodels.data.corpus import Corpus
@@ -51,13 +52,6 @@ def first_stage(name: str, source: str, rows: int | None, changed: Mapping[str, 
     sizes = {key: str(rows) for key in BATCH if rows and key in known}
     config = resolve(method, preset, {**settings, "encoder.source": source, **sizes, **changed}).method
     return METHODS[method].make(config).stages[0]
-
-
-def mined_at_random(stage: Stage[Any], corpus: Corpus) -> Mined:
-    """Return hard negatives for every query of the training side as the stage's last round has them, at random."""
-    count = stage.rounds[-1].negatives
-    drawn = np.random.default_rng(0).integers(corpus.n_labels, size=(len(corpus.sides["train"]), count))
-    return Mined(negatives=drawn.astype(np.int32) if count else None)
 
 
 class Bare:

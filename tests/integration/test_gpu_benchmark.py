@@ -10,9 +10,10 @@ from benchmarks.arguments import run
 from benchmarks.gpu import __main__ as gpu
 from benchmarks.gpu.presets import shortened
 from benchmarks.gpu.scale import SMALL, Scale
-from benchmarks.gpu.steps import Bare, first_stage, mined_at_random
+from benchmarks.gpu.steps import Bare, first_stage
 from benchmarks.gpu.tables import Part, Results, by_names
 from benchmarks.gpu.waits import HostWaits, union
+from benchmarks.measuring import mined_at_random
 from xcmodels.methods.presets import PRESETS, resolve
 from xcmodels.resources import RATES, read_rates
 

@@ -5,11 +5,16 @@ from unittest.mock import Mock
 import pytest
 
 from benchmarks import bench_loop
+from benchmarks.bench_rates import training_rates
+from benchmarks.bench_scale import epoch_and_refresh
 from benchmarks.gpu.steps import Bare
+from benchmarks.measuring import cpu_config
+from benchmarks.synthetic import CorpusShape, synthetic_corpus
 from tests.support.toy import toy_config, toy_corpus
 from xcmodels.method import Mined
 from xcmodels.methods.ngame.method import ngame
 from xcmodels.methods.ngame_m1 import EncoderModule
+from xcmodels.methods.registry import METHODS
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -19,22 +24,21 @@ def corpus(tmp_path_factory):
     return toy_corpus(tmp_path_factory.mktemp("toy") / "corpus")
 
 
-@pytest.fixture
-def made(monkeypatch):
-    """The round, the mining result and the rows of each batch that is made."""
-    calls, batch = [], EncoderModule.batch
+def recorded(monkeypatch, kind):
+    """Return a list that gets the round, the mining result, the rows and the generator of each batch of a stage."""
+    calls, batch = [], kind.batch
 
-    def recorded(self, corpus, *arguments):
+    def record(self, corpus, *arguments):
         calls.append(arguments)
         return batch(self, corpus, *arguments)
 
-    monkeypatch.setattr(EncoderModule, "batch", recorded)
+    monkeypatch.setattr(kind, "batch", record)
     return calls
 
 
-def test_bare_steps_are_those_of_the_loop(corpus, made, tmp_path, monkeypatch):
+def test_bare_steps_are_those_of_the_loop(corpus, tmp_path, monkeypatch):
     """With as many rows in each, and in memory that is kept; bare steps did one hundredth more than the loop's."""
-    stage, steps, kept = ngame(toy_config()).stages[0], 7, Mock()
+    stage, steps, kept, made = ngame(toy_config()).stages[0], 7, Mock(), recorded(monkeypatch, EncoderModule)
     monkeypatch.setattr(bench_loop, "STEPS", steps)
     monkeypatch.setattr(bench_loop, "keep_freed_memory", kept)
     bench_loop.bare_seconds(stage, corpus)
@@ -47,3 +51,18 @@ def test_bare_steps_are_those_of_the_loop(corpus, made, tmp_path, monkeypatch):
     made.clear()
     Bare(stage, corpus, Mined(), steps)
     assert [rows.tolist() for _, _, rows, _ in made] == bare
+
+
+@pytest.mark.parametrize("name", ["unidec", "astra", "ngame"])
+def test_an_epoch_is_told_and_measured_after_the_refreshes(name, tmp_path, monkeypatch):
+    """With as many negatives as are mined; epochs before the first refresh have none, and take half as long."""
+    stage = METHODS[name].make(cpu_config(name)).stages[0]
+    made, last = recorded(monkeypatch, type(stage)), stage.rounds[-1]
+    corpus = synthetic_corpus(tmp_path / "corpus", CorpusShape(400, 300, 3.0, 6.0, 300))
+    training_rates(name, 16, corpus, tmp_path, 6)
+    told = len(made)
+    found = epoch_and_refresh(name, tmp_path)
+    assert told and len(made) > told and found["predicted epoch"] > 0 and found["refresh s"] > 0
+    for round_, mined, _, _ in made:
+        assert round_.negatives == last.negatives and round_.index == last.index
+        assert mined.negatives.shape == (400, last.negatives) if last.negatives else mined.negatives is None
