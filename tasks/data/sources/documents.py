@@ -60,6 +60,11 @@ class Documents:
     columns: Columns
     splits: bool
 
+    @property
+    def uid_column(self) -> str | None:
+        """The column of the uids that are read, None for none."""
+        return self.columns["uid"][0] if "uid" in self.columns else None
+
     def rows(self) -> Iterator[Row]:
         """Yield the documents in order. Raises ContractError with file and line of one that cannot be read."""
         return self.format.read(self.path, self.columns)
@@ -76,8 +81,10 @@ class Documents:
 def find_documents(path: Path, named: Mapping[str, str]) -> Documents:
     """Detect the format of a file or folder; named: role -> the column that the user names for it.
 
-    Raises UsageError for a path that is of no format, and for columns that the format does not have.
+    Raises UsageError for a path that is of no format, for columns that the format does not have, and for one that is
+    named for two roles.
     """
+    _refuse_shared(named)
     if path.exists() and not path.is_file() and not path.is_dir():
         raise UsageError(f"{path} is no file that can be read more than once", hint="name a file")
     if file_kind(path) in VOCABULARIES.keys() - {".xml"}:
@@ -98,6 +105,15 @@ def find_documents(path: Path, named: Mapping[str, str]) -> Documents:
                          hint="xc data import FILE DIR --text COLUMN --labels COLUMN")
     columns = {**known.columns, **{role: (name,) for role, name in named.items()}}
     return Documents(path, known, columns, "split" in named or known.splits(path))
+
+
+def _refuse_shared(named: Mapping[str, str]) -> None:
+    """Raise UsageError where a column is named for two roles; a uid may be a text of the row."""
+    roles: dict[str, str] = {}
+    for role, name in named.items():
+        if role != "uid" and (other := roles.setdefault(name.casefold(), role)) != role:
+            raise UsageError(f"column {name!r} is named for {other} and for {role}",
+                             hint=f"name another: --{role} COLUMN")
 
 
 def _detect(path: Path, named: Mapping[str, str]) -> DocumentFormat:

@@ -1,11 +1,12 @@
 """Import of documents with labels into the XC repository's raw format.
 
 The documents are read three times rather than kept in memory: to guess the separator, to collect the labels, to write;
-and once more where edited texts are to stay in train or test.
+and once more where edited texts are to stay in train or test, and where rows of equal text are joined.
 """
 
+from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from tasks.core.wording import plural
 from tasks.data.sources.annif import is_uri
 from tasks.data.sources.documents import Documents, find_documents
 from tasks.data.sources.files import refuse_other
+from tasks.data.sources.joining import JoinedTexts
 from tasks.data.sources.label_cells import guess_separator, label_names, reason_of_given, weigh
 from tasks.data.sources.raw import BROADER
 from tasks.data.sources.tabular import Row
@@ -27,14 +29,20 @@ _IS_TEST = {"train": False, "trn": False, "test": True, "tst": True}
 
 @dataclass(frozen=True)
 class _Point:
-    """A usable row; uid: its number where no column of uids is named and it has none. labels: uid -> weight."""
+    """A usable row; uid: its number where it has none of its own (`has_uid`). labels: uid -> weight."""
 
     where: str
     is_test: bool
     uid: str
+    has_uid: bool
     title: str
     content: str
     labels: dict[str, float]
+
+    @property
+    def text_key(self) -> int | None:
+        """The key of its text, by which it is joined with other rows of its half; None with a uid of its own."""
+        return None if self.has_uid else key_of(self.title, f"{self.content}\n{self.is_test}")
 
 
 @dataclass
@@ -45,6 +53,7 @@ class _Collected:
     train: set[str] = field(default_factory=set)    # labels of training rows
     test: set[str] = field(default_factory=set)     # labels of test rows
     uids: set[int] = field(default_factory=set)     # `uid_key` of the rows
+    texts: "array[int]" = field(default_factory=lambda: array("Q"))    # `text_key` of the rows that have one
     trained: set[int] = field(default_factory=set)    # `key_of` training texts, where a column decides on the split
     titles: dict[str, str] = field(default_factory=dict)    # label -> its title, where that is not its uid
     unknown: dict[str, str] = field(default_factory=dict)    # label that the vocabulary lacks -> where it is first
@@ -76,7 +85,8 @@ class _Plan:
             elif self.has_uids and not uid:    # its number would be another row's once lines are put in or taken out
                 raise ContractError("the row has no uid", where=row.where, hint="give each row one, or leave out --uid")
             elif labels := self._labels(row, names, collected):
-                yield _Point(row.where, self._is_test(row), uid or str(row.number), title, content, labels)
+                yield _Point(row.where, self._is_test(row), uid or str(row.number), bool(uid), title, content,
+                             labels)
             else:
                 skipped["rows_without_vocabulary_labels"] += 1
 
@@ -127,6 +137,7 @@ def import_file(path: Path, out: Path, *, text: str | None = None, labels: str |
     Without a vocabulary a label's name is its title and its uid, or its uid is its URI where a format has both; so a
     label has the same uid in a later import with other labels. With one (`read_vocabulary`) a label is the concept
     that has its name or URI; others are counted and left out. Labels are sorted by uid.
+    Rows of equal text are one text, with the labels of all and their weights added up, but for rows with a uid.
     Without a split column a text stays in the half where an earlier import to `out` has it; a new one is assigned by
     its SHA-1 (`tasks.data.sources.train_test`). Labels without a training row are left out, as are test rows without
     other labels; both are counted.
@@ -140,7 +151,6 @@ def import_file(path: Path, out: Path, *, text: str | None = None, labels: str |
     refuse_foreign(out)
     given = {"text": text, "labels": labels, "content": content, "uid": uid, "split": split, "weight": weight}
     named = {role: name for role, name in given.items() if name is not None}
-    _refuse_shared(named)
     documents = find_documents(path, named)
     sha256 = documents.digest()
     concepts = read_vocabulary(vocabulary, languages) if vocabulary else None
@@ -150,27 +160,16 @@ def import_file(path: Path, out: Path, *, text: str | None = None, labels: str |
     else:
         reason = reason_of_given(separator, cells)
     texts = ((row.text("uid"), row.text("text"), row.text("content")) for row in documents.rows())
-    rule = SplitRule(0.0) if documents.splits else split_rule(out, test_fraction, texts, _uid_column(documents))
+    rule = SplitRule(0.0) if documents.splits else split_rule(out, test_fraction, texts, documents.uid_column)
     plan = _Plan(documents, uid is not None, separator, rule, concepts)
     collected = _collect(plan, test_fraction)
     counts = _write(plan, out, collected, sha256)
     return {**counts, **collected.skipped, "labels_never_in_training": len(collected.test - collected.train),
             **_vocabulary_counts(plan, collected),
+            **({"rows_joined_reason": "rows of equal text are one text, with the labels of all"}
+               if counts.get("rows_joined") else {}),
             **({"separator": separator, "separator_reason": reason} if reason else {}),
             **_split_reason(plan, out, counts)}
-
-
-def _refuse_shared(named: Mapping[str, str]) -> None:
-    """Raise UsageError where a column is named for two roles; a uid may be a text of the row."""
-    roles: dict[str, str] = {}
-    for role, name in named.items():
-        if role != "uid" and (other := roles.setdefault(name.casefold(), role)) != role:
-            raise UsageError(f"column {name!r} is named for {other} and for {role}",
-                             hint=f"name another: --{role} COLUMN")
-
-
-def _uid_column(documents: Documents) -> str | None:
-    return documents.columns["uid"][0] if "uid" in documents.columns else None
 
 
 def _collect(plan: _Plan, test_fraction: float) -> _Collected:
@@ -180,6 +179,8 @@ def _collect(plan: _Plan, test_fraction: float) -> _Collected:
         (collected.test if row.is_test else collected.train).update(row.labels)
         if splits and not row.is_test:
             collected.trained.add(key_of(row.title, row.content))
+        if (text := row.text_key) is not None:
+            collected.texts.append(text)
         if (key := plan.uid_key(row)) in collected.uids:
             first = next(other.where for other in plan.points(_nothing(plan)) if plan.uid_key(other) == key)
             raise ContractError(f"the uid {row.uid[:80]!r} is already that of {first}", where=row.where,
@@ -257,12 +258,20 @@ def _write(plan: _Plan, out: Path, collected: _Collected, sha256: str) -> dict[s
     counts: Counter[str] = Counter(train=0, test=0, labels=len(names), positives_train=0, positives_test=0,
                                    test_rows_without_known_labels=0)
 
-    column = _uid_column(plan.documents)
+    def rows() -> Iterator[tuple[_Point, dict[int, float]]]:
+        for row in plan.points(_nothing(plan)):
+            yield row, {ids[name]: weight for name, weight in row.labels.items() if name in ids}
+
+    joined = JoinedTexts(collected.texts, ((row.text_key, targets) for row, targets in rows()), len(names),
+                         summed="weight" in plan.documents.columns)
+    column = plan.documents.uid_column
     with raw_folder(out, {"name": out.resolve().name} | ({UID: column} if column else {})) as folder:
         with json_lines(folder / "trn.json.gz") as train, json_lines(folder / "tst.json.gz") as test:
-            for row in plan.points(_nothing(plan)):
+            for row, own in rows():
                 side = "test" if row.is_test else "train"
-                if targets := {ids[name]: weight for name, weight in row.labels.items() if name in ids}:
+                if (targets := joined.targets(row.text_key, own)) is None:
+                    counts["rows_joined"] += 1
+                elif targets:
                     (test if row.is_test else train)(point(row.uid, row.title, row.content, targets))
                     counts[side] += 1
                     counts[f"positives_{side}"] += len(targets)
