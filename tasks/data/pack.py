@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 
 from tasks.core.step import StepContext
 from tasks.data.tables import SIDE_TABLES, column_parts, count_rows, shards
-from xcmodels.data import seeds
-from xcmodels.data.corpus import BITS, PrepareConfig, Ragged, Texts
+from xcmodels.data import seeds, seen_texts
+from xcmodels.data.corpus import BITS, PrepareConfig, Ragged, Side, Texts
 from xcmodels.data.label_branches import Branches
 from xcmodels.data.ranges import in_ranges
 from xcmodels.data.sorted_ids import unique
@@ -169,11 +169,23 @@ def _idf(out: Path, vocabulary: int) -> np.ndarray:
 def _validation(out: Path, n: int, config: PrepareConfig, seed: int) -> np.ndarray:
     """Return the rows held out for validation, sorted: a seeded draw among the queries with a positive.
 
+    All rows of a text are held out or none, as test texts are new to training, too. Only where every text has more rows
+    than are to be held out, some rows of a text are.
     At least one query is held out, and at least one is left to train on; a single labelled query is left to train on.
     """
     rows = np.flatnonzero(Ragged.load(out, "positives.train").lengths[:n] > 0)
     count = min(max(1, round(config.validation * len(rows))), config.validation_max, max(len(rows) - 1, 0))
-    return np.sort(seeds.generator(seed, "validation").permutation(rows)[:count])
+    order = seeds.generator(seed, "validation").permutation(len(rows))
+    _, first, text, sizes = np.unique(seen_texts.of_rows(Side.load(out, "train"), rows)[order], return_index=True,
+                                      return_inverse=True, return_counts=True)
+    held, left = np.zeros(len(first), dtype=bool), count
+    for drawn in np.argsort(first).tolist():    # texts in the order of the draw, while they fit
+        if sizes[drawn] <= left:
+            held[drawn] = True
+            left -= sizes[drawn]
+        if not left:
+            break
+    return np.sort(rows[order[held[text]]] if held.any() else rows[order[:count]])
 
 
 def _keys(table: Path, row: str, value: str, extra: int = 0) -> np.ndarray:

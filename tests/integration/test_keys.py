@@ -48,7 +48,7 @@ KEYS = {
     "walks": RULES | TOKENS | {"tasks.data.tables", "tasks.data.walks", "xcmodels.data.sparse_rows",
                               "xcmodels.mining.graph"},
     "corpus": TOKENS | {"tasks.data.pack", "tasks.data.tables", "xcmodels.data", "xcmodels.data.label_branches",
-                         "xcmodels.data.seeds"},
+                         "xcmodels.data.seeds", "xcmodels.data.seen_texts"},
     "states": STATES | {"tasks.training.frozen_layers"},
     "checkpoint": LOOP | MINING | NGAME | STATES | {"data_contracts.errors", "tasks.training.mined_files",
                                            "tasks.training.train_round"},

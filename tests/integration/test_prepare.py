@@ -24,13 +24,14 @@ from flows.services.processes import free_port
 from tasks.core.dask_workers import Workers
 from tasks.core.step import run
 from tasks.core.store import Store
-from tasks.data.pack import _mapped_array
+from tasks.data.pack import _mapped_array, _validation
 from tasks.plan import pipeline
 from tests.conftest import ROOT
 from tests.support.fatal_jobs import kill_worker, kill_worker_once, stop_worker
 from tests.support.long_tests import at_length
 from tests.support.planted import QUICK, words, write_planted
-from xcmodels.data.corpus import Corpus, Texts
+from xcmodels.data import seeds
+from xcmodels.data.corpus import Corpus, PrepareConfig, Ragged, Texts
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +113,20 @@ def test_validation_is_held_out(planted, home, workers):
     corpus, _ = prepare(planted, home, workers)
     assert len(corpus.validation) == 60
     assert not set(corpus.validation) & set(corpus.training_rows())
+
+
+@pytest.mark.parametrize(("rows_each", "held"), [(1, 10), (4, 8), (15, 5), (200, 10)])
+def test_a_text_is_held_out_with_all_its_rows(tmp_path, rows_each, held):
+    """Else it is trained on, too. Where no text stands twice, or none fits, rows are drawn as they are."""
+    rows = np.arange(200)
+    for name, values in (("positives.train", rows), ("train.tokens", rows // rows_each)):
+        Ragged.of_pairs(rows, values, 200).save(tmp_path, name)
+    np.save(tmp_path / "train.titles.npy", rows % 2)    # where a title ends makes no other text
+    validation = _validation(tmp_path, 200, PrepareConfig(), seed=7)
+    drawn = seeds.generator(7, "validation").permutation(rows)[:10]
+    texts = np.isin(rows // rows_each, validation // rows_each)
+    assert len(validation) == held and validation.tolist() == (
+        sorted(drawn) if rows_each in (1, 200) else rows[texts].tolist())
 
 
 def test_room_for_a_mapped_array_is_taken_before_it_is_written(tmp_path):

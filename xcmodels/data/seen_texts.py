@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from xcmodels.data.corpus import Corpus
+from xcmodels.data.corpus import Corpus, Side
 from xcmodels.data.sorted_ids import unique
 from xcmodels.data.tokens import Tokens
 
@@ -30,14 +30,15 @@ def trained_on(corpus: Corpus) -> np.ndarray:
     Queries held out to fit the fusion are included; label texts are not.
     """
     rows = np.flatnonzero(corpus.positives["train"].lengths[:corpus.n_queries] > 0)
-    return unique(_of_rows(corpus, "train", rows))
+    return unique(of_rows(corpus.sides["train"], rows))
 
 
 def of_labels(corpus: Corpus) -> np.ndarray:
     """Return the digest of each label's text, (L,)."""
-    return _of_rows(corpus, "label", np.arange(corpus.n_labels))
+    return of_rows(corpus.sides["label"], np.arange(corpus.n_labels))
 
 
-def _of_rows(corpus: Corpus, side: str, rows: np.ndarray) -> np.ndarray:
-    parts = [digests(corpus.sides[side].tokens(rows[start:start + _CHUNK])) for start in range(0, len(rows), _CHUNK)]
+def of_rows(side: Side, rows: np.ndarray) -> np.ndarray:
+    """Return the digest of each of a side's texts in `rows`, (n,)."""
+    parts = [digests(side.tokens(rows[start:start + _CHUNK])) for start in range(0, len(rows), _CHUNK)]
     return np.concatenate([np.empty(0, np.uint64), *parts])
