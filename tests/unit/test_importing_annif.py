@@ -77,12 +77,14 @@ def test_a_folder_of_full_texts(tmp_path: Path):
     (docs / "c.txt").write_text("without subjects")
     (docs / "d.json").write_text(json.dumps({"text": "in\nJSON", "subjects": [{"uri": C1, "label": "one"}]}, indent=1))
     (docs / "e.json").write_text(json.dumps({"document_id": 0, "text": "more", "subjects": [{"label": "three"}]}))
+    (docs / "g.json").write_text(json.dumps({"text": "of a text", "metadata": {"title": "Title"},
+                                             "subjects": [{"label": "three"}]}))
     (docs / "README.md").write_text("not read")
     (docs / "f.key").write_text("of no text\n")
     summary = import_file(docs, tmp_path / "out", test_fraction=0)
     assert [(row["uid"], row["title"], row["content"]) for row in points(tmp_path / "out", "trn")] == [
-        ("a", "", "café"), ("b", "", "first line second line"), ("d", "in JSON", ""),
-        ("0", "more", "")]
+        ("a", "", "café"), ("b", "", "first line second line"), ("d", "", "in JSON"),
+        ("0", "", "more"), ("g", "Title", "of a text")]
     assert [(row["uid"], row["title"]) for row in points(tmp_path / "out", "lbl")] == [
         (C1, "one"), ("one and more", "one and more"), ("three", "three"), (C2, "two")]
     assert (summary["rows_without_labels"], summary["rows_without_text"]) == (1, 1)

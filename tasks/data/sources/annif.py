@@ -91,15 +91,16 @@ def is_folder(path: Path) -> bool:
 def read_folder(path: Path, columns: Mapping[str, Sequence[str]]) -> Iterator[Row]:
     """Yield the documents of a folder by name; a document's uid is its id in a JSON file, or its file's name.
 
-    The subjects of NAME.txt are in NAME.tsv, or else in NAME.key; without either it has none. Subjects without a text
-    are a document without one.
+    Its text is a full text, so a content, also where a JSON file has no title. The subjects of NAME.txt are in
+    NAME.tsv, or else in NAME.key; without either it has none. Subjects without a text are a document without one.
     """
     files = _files(path)
     for number, file in enumerate(files, 1):
         text = "\n".join(line for _, line in text_lines(file))
         if file.suffix == ".json":
             row = _document(text, str(file), number)
-            yield replace(row, cells={**row.cells, "uid": row.text("uid") or file.stem})
+            full = {} if "content" in row.cells else {"text": None, "content": row.cells["text"]}
+            yield replace(row, cells={**row.cells, **full, "uid": row.text("uid") or file.stem})
             continue
         subjects = next((key for end in _SUBJECTS if (key := file.with_suffix(end)).is_file()), None)
         pairs = [_subject(line) for _, line in text_lines(subjects) if line.strip()] if subjects else []
