@@ -16,7 +16,9 @@ from tasks.core.files import link, put_file
 
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.:-]*)://(.*)", re.DOTALL)
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}    # protocol -> the extra of xcflow that reads it
-_VERSIONS = ("VersionId", "generation", "ETag", "etag", "md5Hash", "mtime", "LastModified", "Last-Modified", "created")
+_VERSIONS = (    # the first that a file system tells: a version, else a digest, else a time
+    "VersionId", "generation", "ETag", "etag", "md5Hash", "blob_id", "sha", "Content-MD5", "Digest",
+    "mtime", "LastModified", "Last-Modified", "modificationTime", "modify", "created")
 _WITH_FOLDERS = ("file", "memory", "sftp", "ssh", "hdfs", "smb")    # in an object store a new folder would be a bucket
 _SECRET = re.compile(r"SECRET|TOKEN|PASSWORD|CREDENTIAL|ACCESS_KEY", re.IGNORECASE)
 _FULL = (errno.ENOSPC, errno.EDQUOT)

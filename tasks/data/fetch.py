@@ -110,10 +110,13 @@ def _fetch_file(remote: Remote, name: str, path: Path, size: int) -> str:
 
 
 def _needed(remote: Remote) -> dict[str, FileVersion]:
-    """Return the versions of the files that make up the data set, by name."""
+    """Return the versions of the files that make up the data set, by name; ServerError where one has none."""
     files = remote.files()
     with _outlined(remote, files) as folder:
         names = {path.name for path in describe(folder).files.values()} | ({ABOUT} & files.keys())
+    if unknown := min((name for name in names if not files[name].version), default=""):
+        raise ServerError(f"{remote.address} does not tell when {unknown} was changed",
+                          hint="copy the folder to this machine, or to a store that tells when files change")
     return {name: files[name] for name in sorted(names)}
 
 

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import zlib
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -199,6 +200,33 @@ def test_any_file_system_of_fsspec_will_do(tiny, home):
     files.pipe_file("/any/tiny/group.raw.txt", (tiny / "group.raw.txt").read_bytes())    # the same bytes, written later
     again = fetched("memory://any/tiny", home)
     assert again != first and contents(again) == contents(first)
+
+
+@pytest.mark.parametrize("version", ["blob_id", "sha", "modify", "modificationTime", "Digest", None])
+def test_data_that_changes_and_keeps_its_size_is_fetched_again(version, tiny, home, monkeypatch):
+    """As hf://, github://, ftp://, webhdfs:// and http:// tell it; a store that tells nothing is refused."""
+    import fsspec
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    def listed(files: MemoryFileSystem, path: str, detail: bool = True, **_: object) -> list[dict]:
+        entries = [{"name": name, "type": "file", "size": len(file.getvalue())}
+                   for name, file in files.store.items() if name.startswith(f"{path}/")]
+        return [{**entry, version: f"{zlib.crc32(files.cat(entry['name']))}"} if version else entry
+                for entry in entries]
+
+    files = fsspec.filesystem("memory")
+    for path in tiny.iterdir():
+        files.pipe_file(f"/{version}/tiny/{path.name}", path.read_bytes())
+    monkeypatch.setattr(MemoryFileSystem, "ls", listed)
+    if not version:
+        with pytest.raises(ServerError, match=r"memory://None/tiny does not tell when .* was changed\nhint: copy the"):
+            fetched("memory://None/tiny", home)
+        return
+    first, text = fetched(f"memory://{version}/tiny", home), (tiny / "group.raw.txt").read_bytes()
+    files.pipe_file(f"/{version}/tiny/group.raw.txt", text[::-1])
+    again = fetched(f"memory://{version}/tiny", home)
+    assert (again / "group.raw.txt").read_bytes() == text[::-1] and (first / "group.raw.txt").read_bytes() == text
+    assert fetched(f"memory://{version}/tiny", home) == again
 
 
 def test_commands_take_an_address(tiny, s3, cli, tmp_path):
