@@ -1,12 +1,14 @@
 """What commands decide from what they are given, without a home or a server."""
 
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from data_contracts.errors import UsageError
 from flows.cli.app import _explained, _room_for_boxes
+from flows.cli.commands.data import import_, wordnet
 from flows.cli.commands.registry import _why, promote
 from flows.cli.commands.stack import _kept
 from flows.cli.config_file import GIVEN
@@ -61,3 +63,16 @@ def test_a_promotion_needs_a_reason_and_a_name_with_a_space_is_quoted():
     with pytest.raises(UsageError) as caught:
         promote("my tickets", dry_run=True)
     assert caught.value.hint == "xc promote 'my tickets@challenger' --reason '...'"
+
+
+@pytest.mark.parametrize(("call", "address"), [
+    (lambda: import_(Path("t.csv"), Path("s3://b/d")), "s3://b/d"),
+    (lambda: import_(Path("hf://datasets/t.csv"), Path("d")), "hf://datasets/t.csv"),
+    (lambda: import_(Path("t.csv"), Path("d"), vocabulary=Path("s3://b/v.ttl")), "s3://b/v.ttl"),
+    (lambda: wordnet(Path("gs://b/wordnet")), "gs://b/wordnet"),
+    (lambda: wordnet(Path("d"), Path("gs://b/dict")), "gs://b/dict")])
+def test_data_is_not_written_to_a_folder_called_as_an_address_begins(tmp_path, monkeypatch, call, address):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=f"^{address} is an address, and `xc data` reads and writes files of"):
+        call()
+    assert not list(tmp_path.iterdir())

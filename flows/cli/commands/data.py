@@ -1,5 +1,6 @@
 """`xc data ...`: write a data set in the raw format that `xc run` reads."""
 
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -19,7 +20,7 @@ def wordnet(folder: Path, /,
     """Write the WordNet data set to FOLDER: synsets to tag with the synsets they point to."""
     from tasks.data.sources.wordnet import write_wordnet
 
-    utf8(folder)
+    _check(folder, source)
 
     _print_counts(folder, write_wordnet(folder, source))
 
@@ -43,7 +44,7 @@ def import_(source: Path, folder: Path, /, *,
     """
     from tasks.data.sources.importing import import_file
 
-    utf8(folder)
+    _check(folder, source, vocabulary)
     if not 0 < test < 1 and split is None:
         raise UsageError(f"--test must be above 0 and below 1, got {test:g}: a run measures itself on the test rows",
                          hint="--test 0.2, or --split COLUMN where a column says which rows are for testing")
@@ -52,6 +53,17 @@ def import_(source: Path, folder: Path, /, *,
     _print_counts(folder, import_file(source, folder, text=text, labels=labels, content=content, uid=uid, split=split,
                                       weight=weight, separator=separator, test_fraction=test, vocabulary=vocabulary,
                                       languages=languages))
+
+
+def _check(folder: Path, *sources: Path | None) -> None:
+    """Raise UsageError for a folder that is not UTF-8, and for an address, which pathlib takes for a folder `s3:`."""
+    utf8(folder)
+    for path in (folder, *sources):
+        if path and len(path.parts) > 1 and re.fullmatch("[A-Za-z][A-Za-z0-9+.-]*:", path.parts[0]):
+            address = "/".join([path.parts[0], "", *path.parts[1:]])
+            raise UsageError(f"{address} is an address, and `xc data` reads and writes files of this machine",
+                             hint="copy what it reads here first, and the folder that it writes there then: "
+                                  "aws s3 cp --recursive FOLDER s3://BUCKET/FOLDER")
 
 
 def _print_counts(folder: Path, counts: dict[str, Any]) -> None:
