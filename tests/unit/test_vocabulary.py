@@ -65,6 +65,17 @@ def test_languages(tmp_path: Path):
         read_vocabulary(file, ["de", "sv"])
 
 
+@pytest.mark.parametrize(("languages", "concept"), [
+    (["en"], ("eggplant", "aubergine; gombo; okra")), (["en", "fr"], ("eggplant", "aubergine; mélongène; gombo; okra")),
+    (["en-gb", "en"], ("aubergine", "eggplant; gombo; okra")),
+    (["fr", "en"], ("mélongène", "eggplant; aubergine; gombo; okra"))])
+def test_a_language_comes_before_its_variants(tmp_path: Path, languages: list[str], concept: tuple[str, str]):
+    """Else the alphabet chooses a label's title."""
+    (tmp_path / "v.ttl").write_text("""@prefix skos: <http://www.w3.org/2004/02/skos/core#> . <urn:a> a skos:Concept ;
+        skos:prefLabel "aubergine"@en-GB, "eggplant"@en, "mélongène"@fr ; skos:altLabel "okra"@en, "gombo"@en .""")
+    assert read_vocabulary(tmp_path / "v.ttl", languages).concepts["urn:a"] == Concept(*concept)
+
+
 def test_names_of_two_concepts_find_neither(tmp_path: Path):
     (tmp_path / "v.tsv").write_text("<urn:a>\tbank\n<urn:b>\tbank\n<urn:c>\tshore\t42.1\n\n")
     vocabulary = read_vocabulary(tmp_path / "v.tsv")

@@ -110,7 +110,8 @@ def write_broader(vocabulary: Vocabulary, file: Path) -> dict[str, int]:
 def _ranks(file: Path, terms: Terms, wanted: Sequence[str]) -> Callable[[str], int | None]:
     """Return a function from a name's language to its place among the wanted ones, None for another language.
 
-    Names without a language come after all others. A language includes its variants: en is en-GB, too.
+    Names without a language come after all others. A language includes its variants, which come after it: en is en-GB,
+    too.
     """
     found = Counter(language for names in terms.preferred.values() for language, _ in names if language)
     has = f"it has {', '.join(f'{language} ({count:,})' for language, count in found.most_common())}"
@@ -122,8 +123,8 @@ def _ranks(file: Path, terms: Terms, wanted: Sequence[str]) -> Callable[[str], i
     for language in wanted:
         if found and not any(_is(other, language) for other in found):
             raise UsageError(f"{file} has no preferred name in {language!r}; {has}", hint=f"--language {most[0]}")
-    return lambda language: len(wanted) if not language or not wanted else next(
-        (place for place, other in enumerate(wanted) if _is(language, other)), None)
+    return lambda language: 2 * len(wanted) if not language or not wanted else next(
+        (2 * place + (language != other) for place, other in enumerate(wanted) if _is(language, other)), None)
 
 
 def _is(language: str, wanted: str) -> bool:
