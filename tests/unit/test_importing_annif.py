@@ -107,6 +107,8 @@ def test_an_edited_text_of_a_folder_stays_in_its_half(tmp_path: Path):
 
 @pytest.mark.parametrize(("name", "content", "message"), [
     ("a.tsv", f"one\t<{C1}>\ntwo\n", "a.tsv:2: the line has no tab: 'two'"),
+    ("a.tsv", f"text\turi\none\t<{C1}>\n", "a.tsv:1: 'uri' is not a URI\nhint: subjects are URIs with blan"),
+    ("a.tsv", f"one\t<{C1}>\ntwo\t{C2} computer science\n", "a.tsv:2: 'computer' is not a URI"),
     ("a.csv", "text,subject_uris\na,b,c\n", "a.csv:2: the row has 3 cells and the header 2"),
     ("a.jsonl", '{"text": "a", "subjects": []}\n{"text"\n', "a.jsonl:2: it is not a JSON object"),
     ("a.jsonl", '{"text": "a", "subjects": []}\n[1]\n', "a.jsonl:2: it is not a JSON object"),

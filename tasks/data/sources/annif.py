@@ -40,13 +40,20 @@ def is_tsv(path: Path) -> bool:
 
 
 def read_tsv(path: Path, columns: Mapping[str, Sequence[str]]) -> Iterator[Row]:
-    """Yield the documents of a TSV file: a text, a tab, and the URIs of its subjects with blanks between them."""
+    """Yield the documents of a TSV file: a text, a tab, and the URIs of its subjects with blanks between them.
+
+    Raises ContractError for words that are no URIs: a header line, or names of subjects.
+    """
     for number, line in text_lines(path):
         text, tab, uris = line.partition("\t")
         if line.strip():
             if not tab:
                 raise ContractError(f"the line has no tab: {line[:80]!r}", where=f"{path}:{number}",
                                     hint="a line is a text, a tab, and the URIs of its subjects")
+            if bad := [word for word in uris.split() if not is_uri(word)]:
+                raise ContractError(f"{bad[0][:80]!r} is not a URI", where=f"{path}:{number}",
+                                    hint="subjects are URIs with blanks between them; take out a header line, or name "
+                                         "its columns: --text COLUMN --labels COLUMN")
             yield Row(f"{path}:{number}", number, {"text": text, "labels": [*map(bare_uri, uris.split())]}, {})
 
 
