@@ -37,7 +37,7 @@ def steps(data: RawDataSet, config: PrepareConfig, seed: int, feedback: Decision
     plan = [Step(READ, "tables", partial(read, data), ("tasks.data.read",),
                  {"files": files, "format": data.format.name})]
     if len(feedback):
-        rules = FeedbackRules(config.feedback_held_out, config.feedback_most)
+        rules = FeedbackRules(config.feedback_held_out, config.feedback_most, config.weight_power)
         plan.append(Step(ADD_FEEDBACK, "tables", partial(add_feedback, feedback, rules), ("tasks.data.feedback.add",),
                          {"decisions": digest_of(to_jsonable_python(feedback)), **asdict(rules)}, {"tables": READ}))
     tables = tables_step(feedback)

@@ -220,6 +220,19 @@ def test_feedback_becomes_queries_positives_and_rejected_labels(titles_alone, tm
         "1 decision on labels that the data does not have", "1 text of the test split"]
 
 
+@pytest.mark.parametrize("power", [0, 0.5, 1])
+def test_a_positive_of_feedback_weighs_the_average_one(xc_json, tmp_path, power):
+    """Of relevances, weighed by any power: the mean relevance would weigh more than the mean weight."""
+    write_json(xc_json, "trn.json.gz", [
+        {"uid": f"q{at}", "title": f"text {at}", "content": "", "target_ind": [at % 3, 2], "target_rel": [1, clicks]}
+        for at, clicks in ((0, 4), (1, 900))])
+    folder = _learned(xc_json, tmp_path / "home", [Feedback("a text of nobody", ["z"])], weight_power=power,
+                      feedback_held_out=0.0)
+    _, rows = _pairs(folder, "positives.train")
+    *data, own = [row["relevance"] ** power for row in rows]
+    assert len(data) == 4 and rows[-1]["query"] == 2 and own == pytest.approx(sum(data) / 4, rel=1e-6)
+
+
 def test_too_much_feedback_is_refused(planted, tmp_path):
     said = [Feedback(f"text {number}", ["L1"]) for number in range(200)]
     with pytest.raises(ContractError, match="feedback is 12% of the training queries"):

@@ -28,10 +28,14 @@ Pair = tuple[int, int]    # a training query and a label, by row
 
 @dataclass(frozen=True)
 class FeedbackRules:
-    """held_out: share of the texts that only measure; most: feedback's share of the training queries, at most."""
+    """held_out: share of the texts that only measure; most: feedback's share of the training queries, at most.
+
+    weight_power: a positive weighs its relevance to this power in training.
+    """
 
     held_out: float
     most: float
+    weight_power: float
 
 
 @dataclass
@@ -69,7 +73,7 @@ def add_feedback(decisions: Decisions, rules: FeedbackRules, context: StepContex
             target = context.out / table.name / shard.name
             if table.name != "positives.train" or not _write_without(removed, shard, target):
                 link_or_copy(str(shard), str(target))
-    _write_rows(found, queries, tables, decisions.journal, context.out)
+    _write_rows(found, queries, _mean_relevance(tables, rules.weight_power), decisions.journal, context.out)
     corrected = {uid for decision in decisions.items for uid in (*decision.right, *decision.wrong)}
     left_out = [f"{plural(count, noun)} {which}" for (noun, which), count in sorted(found.left_out.items())]
     facts = {"texts": len(decisions), "labels": sorted(corrected), "new queries": taught, "right": len(found.right),
@@ -153,7 +157,7 @@ def _write_without(pairs: Collection[Pair], shard: Path, target: Path) -> bool:
     return True
 
 
-def _write_rows(found: Additions, queries: int, tables: Path, journal: str, out: Path) -> None:
+def _write_rows(found: Additions, queries: int, relevance: float, journal: str, out: Path) -> None:
     """Write a further shard of training queries and of positives, and the table of rejected pairs."""
     uids = [f"feedback:{key_of(decision.title, decision.content):016x}" for decision in found.texts]
     ids = list(range(queries, queries + len(found.texts)))
@@ -164,16 +168,16 @@ def _write_rows(found: Additions, queries: int, tables: Path, journal: str, out:
         columns: dict[str, Sequence[Any]] = {
             name: [pair[side] for pair in pairs] for side, name in enumerate(("query", "label"))}
         if table == "positives.train":
-            columns["relevance"] = [_mean_relevance(tables)] * len(pairs)
+            columns["relevance"] = [relevance] * len(pairs)
         _write(table, out, journal, list(pairs.values()), columns)
 
 
-def _mean_relevance(tables: Path) -> float:
-    """Return what a positive of the data weighs on average, so that one of feedback weighs as much."""
+def _mean_relevance(tables: Path, power: float) -> float:
+    """Return the relevance whose power is the mean power of the data's, so that a positive of feedback weighs it."""
     parts = [pq.read_table(shard, columns=["relevance"])["relevance"].to_numpy()
              for shard in shards(tables / "positives.train")]
     values = np.concatenate(parts) if parts else np.ones(1, np.float32)
-    return float(values.mean(dtype=np.float64)) if len(values) else 1.0
+    return float((values.astype(np.float64) ** power).mean() ** (1 / power)) if len(values) and power else 1.0
 
 
 def _write(table: str, out: Path, journal: str, lines: Sequence[int], columns: Mapping[str, Sequence[Any]]) -> None:
