@@ -76,6 +76,14 @@ def test_forms(tmp_path, name, data):
     assert read(tmp_path / name, data) == ROWS
 
 
+@pytest.mark.parametrize(("data", "rows"), [
+    ("uid,text\n1,a\n   \n2,b\n \t \n", [("1", "a"), ("2", "b")]),
+    ("text\na\n\"\"\n \nb\n", [("", "a"), ("", ""), ("", ""), ("", "b")])])
+def test_a_line_of_blanks_is_no_row_of_several_columns(tmp_path, data, rows):
+    """In a table of one column it may be an empty cell, which predictions are given for in order."""
+    assert read(tmp_path / "a.csv", data, layout=Layout(LAYOUT.columns, required=("text",))) == rows
+
+
 def test_stdin_may_be_compressed(monkeypatch):
     data = gzip.compress(written([("uid", "text"), *ROWS]).encode())
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
@@ -93,7 +101,8 @@ def test_parquet(tmp_path):
     ("a.csv", b"1;a\n", "a.csv has no column 'uid'; it has '1', 'a'"),
     ("a.csv", b"uid,text,title\n1,a,b\n", "a.csv has columns 'text' and 'title' for text\nhint: rename"),
     ("a.csv", b"uid,text,text\n1,a,b\n", "a.csv has 2 columns 'text'"),
-    ("a.csv", b"uid,text\n\n1,a\n2\n", "a.csv:4: the row has 1 cells and the header 2"),
+    ("a.csv", b"uid,text\n\n1,a\n2\n", "a.csv:4: the row has 1 cells and the header 2\nhint: write ',' for each em"),
+    ("a.csv", b"uid,text\n1,a,b\n", "a.csv:2: the row has 3 cells and the header 2\nhint: put a cell that holds ','"),
     ("a.jsonl", b'[{"uid": "1"}]\n', "a.jsonl:1: the line is JSON but not an object: [{"),
     ("a.csv", "uid,text\n".encode("utf-16-le"), "a.csv:1: it holds bytes of value 0, so it is no text\nhint: save it"),
     ("a.txt", b"PK\x03\x04\x14\0", "a.txt:1: it holds bytes of value 0"),

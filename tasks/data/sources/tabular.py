@@ -207,17 +207,19 @@ def _table_rows(lines: Iterable[str], name: str, layout: Layout, dialect: _Diale
     else:
         names, places = {}, {role: place for place, role in enumerate(layout.unnamed)}
     for number, cells in records:
-        where = f"{name}:{number}"
+        if len(cells) == 1 < len(header or places) and not cells[0].strip():    # a line of blanks
+            continue
         if len(cells) > len(header or places) or len(cells) < len(header):
             most = f"the header {len(header)}" if header else f"without a header there are at most {len(places)}"
-            raise ContractError(f"the row has {len(cells)} cells and {most}", where=where,
-                                hint=f"put a cell that holds {dialect.delimiter!r} in quotes")
+            raise ContractError(f"the row has {len(cells)} cells and {most}", where=f"{name}:{number}",
+                                hint=f"write {dialect.delimiter!r} for each empty cell, too" if len(cells) < len(header)
+                                else f"put a cell that holds {dialect.delimiter!r} in quotes")
         values = {role: cells[place] for role, place in places.items() if place < len(cells)}
         if not names:
             log.warning("%s has no header line: its first row is taken for %s", name,
                         ", ".join(f"{role} {cell[:60]!r}" for role, cell in values.items()))
             names = {role: role for role in places}
-        yield Row(where, number, values, names)
+        yield Row(f"{name}:{number}", number, values, names)
 
 
 def _records(lines: Iterable[str], delimiter: str, name: str, skipped: int = 0, *,
@@ -289,12 +291,9 @@ def _parquet_rows(file: Path, name: str, layout: Layout) -> Iterator[Row]:
     try:
         with pq.ParquetFile(file) as table:
             names = required_columns(name, layout, table.schema_arrow.names)
-            number = 0
-            for batch in table.iter_batches(batch_size=4096, columns=sorted(set(names.values()))):
-                for cells in batch.to_pylist():
-                    number += 1
-                    values = {role: cells[column] for role, column in names.items()}
-                    yield Row(f"{name}:{number}", number, values, names)
+            batches = table.iter_batches(batch_size=4096, columns=sorted(set(names.values())))
+            for number, cells in enumerate(chain.from_iterable(batch.to_pylist() for batch in batches), 1):
+                yield Row(f"{name}:{number}", number, {role: cells[key] for role, key in names.items()}, names)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise ContractError(f"it is not a Parquet file that can be read: {error}", where=name,
                             hint="write it again, or end its name by what it is: .csv") from error
