@@ -216,6 +216,8 @@ def test_a_column_that_is_not_there(table: Path, tmp_path: Path, columns: dict, 
     ("a.jsonl", '{"t": "x", "l": ["a"], "w": 1' + 400 * "0" + "}\n", "a.jsonl:1: a weight must be a number above 0"),
     ("a.jsonl", '{"t": "x", "l": ["a"], "w": true}\n',
      "a.jsonl:1: a weight must be a number above 0, 1.2e-38 to 3.4e+38, got True"),
+    *(("a.jsonl", f'{{"t": "x", "l": "y", "{key}": {start}{"x" * 999}{end}}}\n', f"got {cut.ljust(80, 'x')}\nhint")
+      for key, start, end, cut in (("t", '["', '"]', "['"), ("l", '{"', '": 1}', "{'"), ("w", '"', '"', "'"))),
     ("a.jsonl", '{"t": "x", "l": ["a"], "w": {"a": 1}}\n',
      "a.jsonl:1: a weight must be a number above 0, 1.2e-38 to 3.4e+38, got {'a': 1}"),
 ])

@@ -116,7 +116,7 @@ class _Plan:
         if self.documents.splits:
             name = row.text("split")
             if name.lower() not in _IS_TEST:
-                raise ContractError(f"the split must be train or test, got {name!r}", where=row.where,
+                raise ContractError(f"the split must be train or test, got {name[:80]!r}", where=row.where,
                                     hint=f"change column {row.names.get('split', 'split')!r}, or leave it out and rows "
                                          "are drawn")
             return _IS_TEST[name.lower()]

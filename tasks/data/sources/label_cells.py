@@ -61,7 +61,8 @@ def label_names(row: Row, separator: str, role: str = "labels") -> list[str]:
     """Return the label names of a row, cleaned, in order; "" for one that is blank."""
     value = row.cells.get(role)
     if value is not None and not isinstance(value, str | list):
-        raise ContractError(f"labels must be a list or a text, got {value!r}", where=row.where, hint=_LABELS_HINT)
+        raise ContractError(f"labels must be a list or a text, got {repr(value)[:80]}", where=row.where,
+                            hint=_LABELS_HINT)
     return [plain(part, "a label", row.where, _LABELS_HINT) for part in _parts(value, separator)]
 
 
@@ -103,8 +104,8 @@ def _weight(value: Any, where: str) -> float:
     except (TypeError, ValueError, OverflowError):
         weight = 0.0
     if not _WEIGHTS[0] <= weight <= _WEIGHTS[1]:
-        raise ContractError(f"a weight must be a number above 0, {_WEIGHTS[0]:.1e} to {_WEIGHTS[1]:.1e}, got {value!r}",
-                            where=where,
+        raise ContractError(f"a weight must be a number above 0, {_WEIGHTS[0]:.1e} to {_WEIGHTS[1]:.1e}, "
+                            f"got {repr(value)[:80]}", where=where,
                             hint="write a decimal with a point, 1.5; leave out rows that should not count, or name "
                                  "another column: --weight COLUMN")
     return weight

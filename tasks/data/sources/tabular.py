@@ -70,7 +70,7 @@ def plain(value: Any, what: str, where: str, hint: str = "") -> str:
     if value is None:
         return ""
     if type(value) not in (str, int):
-        raise ContractError(f"{what} must be a text, got {value!r}", where=where, hint=hint)
+        raise ContractError(f"{what} must be a text, got {repr(value)[:80]}", where=where, hint=hint)
     return clean(str(value))
 
 
