@@ -56,14 +56,18 @@ def test_json_lines(tmp_path: Path):
     assert summary["rows_without_labels"] == 1 and "vocabulary_reason" not in summary
 
 
-@pytest.mark.parametrize("numbers", [(7, 7), (2, None)])
-def test_ids_of_json_lines_name_one_text(tmp_path: Path, numbers: tuple[int, int | None]):
+@pytest.mark.parametrize(("numbers", "message"), [
+    ((7, 7), "{file}:2: the uid '7' is already that of {file}:1\nhint: a uid names one row"),
+    ((2, None), "{file}:2: it has no uid, and its number, 2, is the uid of {file}:1\nhint: give each row one"),
+    ((None, 1), "{file}:1: it has no uid, and its number, 1, is the uid of {file}:2\nhint: give each row one")])
+def test_ids_of_json_lines_name_one_text(tmp_path: Path, numbers: tuple[int | None, int | None], message: str):
     """A text without one has the number of its line."""
     rows = [{"text": f"text {place}", "subjects": [{"label": "one"}], "document_id": number}
             for place, number in enumerate(numbers)]
     (tmp_path / "docs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with pytest.raises(ContractError, match=f"the uid '{numbers[0]}' is already that of"):
+    with pytest.raises(ContractError) as caught:
         import_file(tmp_path / "docs.jsonl", tmp_path / "out", test_fraction=0)
+    assert str(caught.value).startswith(message.format(file=tmp_path / "docs.jsonl"))
 
 
 def test_a_folder_of_full_texts(tmp_path: Path):

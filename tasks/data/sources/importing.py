@@ -85,8 +85,7 @@ class _Plan:
             elif self.has_uids and not uid:    # its number would be another row's once lines are put in or taken out
                 raise ContractError("the row has no uid", where=row.where, hint="give each row one, or leave out --uid")
             elif labels := self._labels(row, names, collected):
-                yield _Point(row.where, self._is_test(row), uid or str(row.number), bool(uid), title, content,
-                             labels)
+                yield _Point(row.where, self._is_test(row), uid or str(row.number), bool(uid), title, content, labels)
             else:
                 skipped["rows_without_vocabulary_labels"] += 1
 
@@ -150,8 +149,7 @@ def import_file(path: Path, out: Path, *, text: str | None = None, labels: str |
         raise UsageError("a language is that of a vocabulary's names, and there is none", hint="--vocabulary FILE")
     refuse_foreign(out)
     given = {"text": text, "labels": labels, "content": content, "uid": uid, "split": split, "weight": weight}
-    named = {role: name for role, name in given.items() if name is not None}
-    documents = find_documents(path, named)
+    documents = find_documents(path, {role: name for role, name in given.items() if name is not None})
     sha256 = documents.digest()
     concepts = read_vocabulary(vocabulary, languages) if vocabulary else None
     cells = (row.cells.get("labels") for row in documents.rows())
@@ -182,9 +180,7 @@ def _collect(plan: _Plan, test_fraction: float) -> _Collected:
         if (text := row.text_key) is not None:
             collected.texts.append(text)
         if (key := plan.uid_key(row)) in collected.uids:
-            first = next(other.where for other in plan.points(_nothing(plan)) if plan.uid_key(other) == key)
-            raise ContractError(f"the uid {row.uid[:80]!r} is already that of {first}", where=row.where,
-                                hint="a uid names one row: change or remove one of the two")
+            raise _same_uid(row, next(other for other in plan.points(_nothing(plan)) if plan.uid_key(other) == key))
         collected.uids.add(key)
     if collected.unknown and not collected.train | collected.test and plan.vocabulary is not None:
         name, where = next(iter(collected.unknown.items()))
@@ -202,6 +198,16 @@ def _collect(plan: _Plan, test_fraction: float) -> _Collected:
                             "no row is for testing", where=str(path),
                             hint="a run measures itself on such rows: add some, or choose others by --test or --split")
     return collected
+
+
+def _same_uid(row: _Point, first: _Point) -> ContractError:
+    """Return why a row cannot have the uid of an earlier one: it is a uid of both, or the number of one without."""
+    if row.has_uid and first.has_uid:
+        return ContractError(f"the uid {row.uid[:80]!r} is already that of {first.where}", where=row.where,
+                             hint="a uid names one row: change or remove one of the two")
+    row, other = (first, row) if row.has_uid else (row, first)
+    return ContractError(f"it has no uid, and its number, {row.uid}, is the uid of {other.where}", where=row.where,
+                         hint="give each row one")
 
 
 def _nothing_to_train(plan: _Plan, collected: _Collected) -> ContractError:
