@@ -55,6 +55,31 @@ def test_texts_stay_where_they_are_as_data_grows_and_the_share_changes(tmp_path:
     assert split(tmp_path / "new", more, share)[1] == tested - test, "new texts are drawn as anywhere"
 
 
+def test_spellings_of_a_text_are_in_one_half(tmp_path: Path):
+    """Most tokenizers read them alike. Texts without others are drawn as ever, whatever the order of the rows."""
+    twins = [{"u": f"{n}{row['u']}", "t": text.format(row["t"][5:]), "l": ["x"]} for row in ROWS[:200]
+             for n, text in enumerate(("Text {}", " teXt \u2009 {}"))]
+    train, test = split(tmp_path / "out", ROWS[:200])
+    more = [split(tmp_path / f"more{order}", (twins + ROWS[100:200])[::order]) for order in (1, -1)]
+    folded = [{" ".join(title.casefold().split()) for title in half} for half in more[0]]
+    assert more[0] == more[1] and folded == [train, test], "lower case stays, and the others are with it"
+    single, _ = split(tmp_path / "one", [row for row in twins if row["t"].startswith("Text")])
+    assert single == {f"Text {n}" for n in range(200) if hashlib.sha1(f"Text {n}\n".encode()).hexdigest()[0] > "3"}
+
+
+def test_a_new_spelling_of_a_text_goes_to_the_half_where_that_is(tmp_path: Path):
+    """Where an earlier version put spellings into both halves, all are trained on, as one of them was."""
+    out = tmp_path / "out"
+    train, test = split(out, [{**row, "t": row["t"].title()} for row in ROWS[:200]])
+    again = split(out, ROWS[:200])
+    assert [{title.title() for title in half} for half in again] == [train, test]
+    twice = sorted(again[1])[0]
+    with gzip.open(out / "trn.json.gz", "at") as file:
+        file.write(json.dumps({"uid": "w", "title": twice.upper(), "content": "", "target_ind": [],
+                               "target_rel": []}) + "\n")
+    assert split(out, ROWS)[1] == again[1] - {twice}
+
+
 def test_a_split_of_the_users_own_stays_once_its_column_is_gone(tmp_path: Path):
     rows = [{**row, "s": "test" if row["u"].endswith("7") else "train"} for row in ROWS[:200]]
     halves = split(tmp_path / "out", rows, split="s")

@@ -1,7 +1,7 @@
 """Import of documents with labels into the XC repository's raw format.
 
-The documents are read three times rather than kept in memory: to guess the separator, to collect the labels, to write;
-and once more where edited texts are to stay in train or test, and where rows of equal text are joined.
+The documents are read four times rather than kept in memory: to guess the separator, to find the spellings of a text,
+to collect the labels, to write; and once more where rows of equal text are joined.
 """
 
 from array import array

@@ -2,10 +2,13 @@
 
 import hashlib
 import json
+from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from data_contracts.errors import ContractError, ProjectError
 from tasks.data.sources.files import text_lines
@@ -19,24 +22,32 @@ def key_of(title: str, content: str) -> int:
     return _key(f"{title}\n{content}")
 
 
+def folded_key(title: str, content: str) -> int:
+    """Return the key of a text's folded form: in lower case, with single spaces, as most tokenizers read it."""
+    return key_of(*(" ".join(part.casefold().split()) for part in (title, content)))
+
+
 def _key(text: str) -> int:
     return int.from_bytes(hashlib.sha1(text.encode()).digest()[:8])
 
 
 @dataclass(frozen=True)
 class SplitRule:
-    """The rule that assigns a text to train or test, independent of its uid and of other texts.
+    """The rule that assigns a text to train or test, independent of its uid and of texts but its other spellings.
 
     share: the share of new texts for testing; a larger one only moves texts from train to test, a smaller one only the
-    other way. before: whether a text of an earlier import is for testing, by `key_of`.
+    other way. before: whether a text of an earlier import is for testing, by `key_of`. spellings: key of each text that
+    differs from another in case or white space alone -> that of their folded form, in whose half all of them are.
     """
 
     share: float
     before: dict[int, bool] = field(default_factory=dict)
+    spellings: dict[int, int] = field(default_factory=dict)
 
     def is_test(self, title: str, content: str) -> bool:
         """Return whether a text is for testing."""
         key = key_of(title, content)
+        key = self.spellings.get(key, key)
         return self.before.get(key, (key >> 32) / 2**32 < self.share)
 
 
@@ -45,23 +56,43 @@ def split_rule(out: Path, share: float, rows: Iterable[tuple[str, str, str]],
     """Return the rule for an import to `out`: a text stays in the half where an earlier import to `out` has it.
 
     A text that was edited since stays, too, if its uid is known; where several rows have the text, it is for testing if
-    all of them were. rows: uid, title and content, read only if needed. Raises ContractError where the earlier import
-    is damaged.
+    all of them were, as are the spellings of a text. rows: uid, title and content; 16 bytes of each are kept meanwhile.
+    Raises ContractError where the earlier import is damaged.
     """
+    keys, folds = array("Q"), array("Q")
+
+    def key_seen(title: str, content: str) -> int:
+        keys.append(key_of(title, content))
+        folds.append(folded_key(title, content))
+        return keys[-1]
+
     about = ours(out)
     texts: dict[int, bool] = {}
     uids: dict[int, bool] = {}
     for stem, is_test in (("tst", True), ("trn", False)):    # what was in both was trained on
         if (name := f"{stem}.json.gz") in about.get("files", ()):
             for row in _points(out / name):
-                texts[key_of(row["title"], row["content"])] = is_test
+                texts[key_seen(row["title"], row["content"])] = is_test
                 if uid_column and about.get(UID):
                     uids[_key(row["uid"])] = is_test
     edited: dict[int, bool] = {}
-    for uid, title, content in rows if uids else ():
-        if (was_test := uids.get(_key(uid))) is not None and (key := key_of(title, content)) not in texts:
+    for uid, title, content in rows:
+        key = key_seen(title, content)
+        if (was_test := uids.get(_key(uid)) if uids else None) is not None and key not in texts:
             edited[key] = edited.get(key, True) and was_test
-    return SplitRule(share, texts | edited)
+    before, spellings, folded = texts | edited, _spellings(keys, folds), dict[int, bool]()
+    for key, fold in spellings.items():
+        if key in before:
+            folded[fold] = folded.get(fold, True) and before[key]
+    return SplitRule(share, before | folded, spellings)
+
+
+def _spellings(keys: "array[int]", folds: "array[int]") -> dict[int, int]:
+    """Return key -> folded key of the texts of which there is another spelling."""
+    texts, first = np.unique(np.asarray(keys), return_index=True)
+    _, place, counts = np.unique(np.asarray(folds)[first], return_inverse=True, return_counts=True)
+    several = counts[place] > 1
+    return dict(zip(texts[several].tolist(), np.asarray(folds)[first][several].tolist(), strict=True))
 
 
 def _points(path: Path) -> Iterable[dict[str, Any]]:
