@@ -75,6 +75,12 @@ def resolve_usable(tracker: Tracker, spec: str) -> Resolved:
     return resolved
 
 
+def parts_of(spec: str) -> tuple[str, str, str]:
+    """Return the name in a spec, its mark, "@", "/" or "", and the alias or version after that."""
+    words = spec.removeprefix("models:/")
+    return words.partition("@" if "@" in words else "/")
+
+
 def find(tracker: Tracker, spec: str | None = None) -> Version:
     """Return the version that "NAME", "NAME@alias" or "NAME/3" names, without reading its files.
 
@@ -83,8 +89,7 @@ def find(tracker: Tracker, spec: str | None = None) -> Version:
     """
     if tracker.is_empty:
         model_name(tracker)    # raises UsageError
-    words = (spec or "").removeprefix("models:/")
-    name, mark, which = words.partition("@" if "@" in words else "/")
+    name, mark, which = parts_of(spec or "")
     if spec is not None and not name:
         raise UsageError(f"{spec!r} names no model", hint="NAME, NAME@alias or NAME/3; xc models lists them")
     with tracker.required() as client:

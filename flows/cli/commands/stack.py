@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -127,14 +126,14 @@ def _model_of_app(home: Path, mlflow: str, model: str, running: "Record | None")
 
     running: the app, where it is up. Raises UsageError where none is named, and there are several.
     """
-    from tasks.registry.resolve import model_names, only_model
+    from tasks.registry.resolve import model_names, only_model, parts_of
     from tasks.tracking.tracker import Tracker
 
     tracker = Tracker(home, mlflow or None)
     with suppress(ServerError):    # the app waits for MLflow, too
         if not model:
             return only_model(tracker) if running is None else ""    # one that was registered since changes nothing
-        if (known := model_names(tracker)) and re.split("[@/]", model.removeprefix("models:/"))[0] not in known:
+        if (known := model_names(tracker)) and parts_of(model)[0] not in known:
             say(_line("app", f"waits for a model {model!r}; registered: {', '.join(known)}"))
     return model
 
