@@ -15,9 +15,10 @@ from pathlib import Path
 from data_contracts.errors import ServerError
 from flows.config import Ports
 from flows.services.environment import HEARTBEAT, QUIET, set_up
-from flows.services.processes import Record, Service, end_service, free_port, launch, wait_well
+from flows.services.processes import Record, Service, end_service, launch, wait_well
 from flows.services.stack import Stack
 from tasks.core.files import secret
+from tasks.core.network import free_port
 from tasks.tracking.identity import relocate
 from tasks.tracking.mlflow_client import make_database, signed_in
 

@@ -24,7 +24,6 @@ import psutil
 
 from data_contracts.errors import ServerError
 from tasks.core.devices import port_holder
-from tasks.core.network import free_port  # noqa: F401  it is imported from here
 
 MARK = "XC_SERVICE"
 START_SECONDS = 180.0   # for a server's first start on a busy machine, including the creation of its database

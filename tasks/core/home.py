@@ -150,7 +150,7 @@ class Home:
 
 
 @contextmanager
-def timed(scratch: Path) -> Iterator[float]:
+def earlier_seconds(scratch: Path) -> Iterator[float]:
     """Yield how many seconds the earlier parts of a step took; if this one is stopped, note how long all of them did.
 
     NaN where a part was killed, which notes nothing; 0 where they left nothing to resume from.

@@ -20,7 +20,7 @@ from pydantic_core import to_jsonable_python
 from data_contracts.errors import DamagedArtifact
 from tasks.core.code_digest import code_digests
 from tasks.core.dask_workers import Workers
-from tasks.core.home import timed
+from tasks.core.home import earlier_seconds
 from tasks.core.memory import MemoryUse
 from tasks.core.store import Artifact, Store, digest_of
 from tasks.core.wording import leaves
@@ -159,7 +159,7 @@ def run(step: Step, done: Mapping[str, Artifact], store: Store, workers: Workers
         for leftover in out.rglob(f"*{UNFINISHED}"):    # of a worker that was killed
             leftover.unlink(missing_ok=True)
 
-    with timed(scratch) as before:
+    with earlier_seconds(scratch) as before:
         artifact = store.publish(key, step.kind, step.inputs(done), write, step.about())
     store.drop_scratch(key)
     seconds = time.monotonic() - began

@@ -12,7 +12,7 @@ from subprocess import Popen
 import psutil
 import pytest
 
-from flows.services.processes import free_port
+from tasks.core.network import free_port
 from tasks.core.store import Store
 from tests.e2e.test_run_processes import of_home, words
 from tests.support.forked import start_xc

@@ -12,8 +12,8 @@ import pytest
 
 from flows.config import Ports
 from flows.services.compose import compose
-from flows.services.processes import free_port
 from flows.services.service_manager import Setup
+from tasks.core.network import free_port
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def test_the_worker_of_the_pool_gpu_alone_has_the_gpus(setup):
     assert device == {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
 
 
-class Well(BaseHTTPRequestHandler):
+class HealthEndpoint(BaseHTTPRequestHandler):
     """Answers 200 at /healthz alone."""
 
     def do_GET(self):
@@ -47,7 +47,7 @@ def test_a_part_is_found_well_behind_a_proxy(setup):
     """Compose gives containers the proxies of docker's settings; this machine's loopback is behind none."""
     proxies = {name: f"http://127.0.0.1:{free_port()}" for name in ("http_proxy", "HTTP_PROXY")}
     environment = {name: value for name, value in os.environ.items() if name.lower() != "no_proxy"} | proxies
-    with HTTPServer(("127.0.0.1", 0), Well) as server:
+    with HTTPServer(("127.0.0.1", 0), HealthEndpoint) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         ports = Ports(4200, 5000, server.server_port)
         kind, program, *words = made(replace(setup, ports=ports))["app"]["healthcheck"]["test"]

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from flows.services.processes import free_port
+from tasks.core.network import free_port
 from tests.conftest import ROOT
 from tests.integration.test_distributed import job, run
 from tests.support import toy

@@ -7,10 +7,9 @@ import psutil
 import pytest
 
 from data_contracts.errors import ProjectError, ServerError, Stopped, UsageError, from_json
-from flows.services.processes import free_port
 from tasks.core import machines
 from tasks.core.machines import join, lead
-from tasks.core.network import Rendezvous
+from tasks.core.network import Rendezvous, free_port
 from tasks.core.shared_store import SharedStore
 from tasks.training.follower import _check_code, _fetched
 from tasks.training.launcher import LostProcess

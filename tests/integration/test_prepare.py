@@ -20,8 +20,8 @@ import numpy as np
 import pytest
 
 from data_contracts.errors import ProjectError, ServerError
-from flows.services.processes import free_port
 from tasks.core.dask_workers import Workers
+from tasks.core.network import free_port
 from tasks.core.step import run
 from tasks.core.store import Store
 from tasks.data.pack import _mapped_array, _validation

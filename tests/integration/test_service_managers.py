@@ -21,14 +21,14 @@ from data_contracts.errors import ProjectError, UsageError
 from flows.cli.commands import service as command
 from flows.cli.commands import stack as commands
 from flows.config import PORTS, Ports
-from flows.services import systemd_units as units_module
+from flows.services import systemd_units
 from flows.services.compose import compose
 from flows.services.definitions import services
-from flows.services.processes import Record, free_port
+from flows.services.processes import Record
 from flows.services.service_manager import SERVER_VARIABLES, Part, Setup
 from flows.services.stack import Stack
-from flows.services.systemd_units import units
 from tasks.core import files
+from tasks.core.network import free_port
 from tests.conftest import ROOT
 from tests.support.forked import run_xc
 from tests.support.home_services import until
@@ -100,17 +100,17 @@ def test_systemd_takes_the_units(home, tmp_path):
 def test_the_pause_before_a_restart_grows_where_systemd_knows_how(home, monkeypatch):
     for version, told in ((252, ["RestartSec=10"]), (254, ["RestartSec=1", "RestartSteps=6", "RestartMaxDelaySec=60"]),
                           (0, ["RestartSec=1", "RestartSteps=6", "RestartMaxDelaySec=60"])):
-        monkeypatch.setattr(units_module, "systemd_version", lambda version=version: version)
-        unit = units(Setup(home, USER))["xc-app.service"]
+        monkeypatch.setattr(systemd_units, "systemd_version", lambda version=version: version)
+        unit = systemd_units.units(Setup(home, USER))["xc-app.service"]
         assert [line for line in unit.splitlines() if line.startswith(("RestartS", "RestartM"))] == told
 
 
 def test_words_are_quoted_as_systemd_reads_them(home):
-    unit = units(Setup(home, USER, model='a "b" $c\\'))["xc-app.service"]
+    unit = systemd_units.units(Setup(home, USER, model='a "b" $c\\'))["xc-app.service"]
     told = str(home).replace("%", "%%")
     assert f'--home "{told}" ' in unit and r'--model "a \"b\" $$c\\"' in unit
     with pytest.raises(UsageError, match="cannot be written into a unit"):
-        units(Setup(home, USER, model="a\nExecStart=/bin/sh"))
+        systemd_units.units(Setup(home, USER, model="a\nExecStart=/bin/sh"))
 
 
 def test_no_file_that_others_can_read_has_a_password(home, tmp_path):

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from flows.services.processes import free_port
 from serving.http.guard import MAX_BODY, MAX_DEPTH
 from serving.schemas import MAX_TEXT
+from tasks.core.network import free_port
 from tasks.registry.fetch import fetch
 from tests.support import tiny
 from tests.support.running_server import Reply, problem

@@ -19,9 +19,10 @@ from data_contracts.errors import ServerError
 from flows.services import definitions, processes, stack
 from flows.services.definitions import supervisor_service
 from flows.services.environment import bypass_proxies
-from flows.services.processes import ENDED, SILENT, STOPPED, Service, check_port, free_port, last_line
+from flows.services.processes import ENDED, SILENT, STOPPED, Service, check_port, last_line
 from flows.services.stack import Stack
 from flows.services.supervisor import Supervisor
+from tasks.core.network import free_port
 from tasks.core.store import Store
 from tests.support.faults import child, ended
 from tests.support.home_services import left_over, until

@@ -14,7 +14,7 @@ import pytest
 
 from data_contracts.errors import ProjectError, ServerError, UsageError
 from flows.services import definitions
-from flows.services.processes import free_port
+from tasks.core.network import free_port
 from tasks.core.store import Store
 from tasks.tracking import mlflow_client
 from tasks.tracking.tracker import Tracker

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from tokenizers.models import WordPiece
 
-from flows.services.processes import free_port
+from tasks.core.network import free_port
 from tasks.core.store import Artifact, Store, digest_of
 from tasks.evaluation.gates import Score
 from tasks.registry.promotion import promote_by_gates

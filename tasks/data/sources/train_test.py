@@ -61,7 +61,7 @@ def split_rule(out: Path, share: float, rows: Iterable[tuple[str, str, str]],
     """
     keys, folds = array("Q"), array("Q")
 
-    def key_seen(title: str, content: str) -> int:
+    def noted_key(title: str, content: str) -> int:
         keys.append(key_of(title, content))
         folds.append(folded_key(title, content))
         return keys[-1]
@@ -72,12 +72,12 @@ def split_rule(out: Path, share: float, rows: Iterable[tuple[str, str, str]],
     for stem, is_test in (("tst", True), ("trn", False)):    # what was in both was trained on
         if (name := f"{stem}.json.gz") in about.get("files", ()):
             for row in _points(out / name):
-                texts[key_seen(row["title"], row["content"])] = is_test
+                texts[noted_key(row["title"], row["content"])] = is_test
                 if uid_column and about.get(UID):
                     uids[_key(row["uid"])] = is_test
     edited: dict[int, bool] = {}
     for uid, title, content in rows:
-        key = key_seen(title, content)
+        key = noted_key(title, content)
         if (was_test := uids.get(_key(uid)) if uids else None) is not None and key not in texts:
             edited[key] = edited.get(key, True) and was_test
     before, spellings, folded = texts | edited, _spellings(keys, folds), dict[int, bool]()
