@@ -24,7 +24,7 @@ from xcmodels.method import Mined, Stage
 from xcmodels.methods.presets import flat, resolve
 from xcmodels.methods.registry import METHODS
 from xcmodels.nn.devices import device, fast_products, keep_freed_memory
-from xcmodels.training.loop import Interrupted, Watch, batch_edges, train_round
+from xcmodels.training.loop import Interrupted, Watch, train_round
 from xcmodels.training.optimisers import Optimisers
 
 STEPS, WARM_UP, REPEATS = 16, 4, 3
@@ -56,11 +56,9 @@ def bare_seconds(stage: Stage[Any], corpus: Corpus) -> np.ndarray:
     stage.begin(model, corpus, None)
     model.train()
     order = stage.order(corpus, Mined(), 0)
-    edges = batch_edges(stage.plan, len(order))
     batches = []
-    for step in range(STEPS):
+    for step, rows in enumerate(stage.plan.batches(order)[:STEPS]):
         rng = seeds.generator(stage.seed, "batch", stage.name, 0, step)
-        rows = order[edges[step]:edges[step + 1]]
         batches.append(stage.batch(corpus, stage.rounds[0], Mined(), rows, rng).to(device()))
     ends = list[float]()
     for step, batch in enumerate(batches):

@@ -162,10 +162,8 @@ def _positives_in_batches(trained: TrainedMethod) -> Figures:
     figures = {}
     for name, mined in (("clustered", Mined(trained.mined[last.name].clusters)), ("random", Mined())):
         order = stage.order(corpus, mined, 0)
-        size = stage.plan.batch_size_for(len(order))
-        order = order[:4 * size]
         blocks = [stage.batch(corpus, last, mined, part, seeds.generator(0, "claims", "batch")).blocks["pool"].positives
-                  for part in np.split(order, range(size, len(order), size))]
+                  for part in stage.plan.batches(order)[:4]]
         figures[f"positives, {name}"] = float(np.concatenate([positives.sum(1).numpy() for positives in blocks]).mean())
     return figures
 

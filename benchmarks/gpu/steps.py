@@ -30,7 +30,7 @@ from xcmodels.methods.presets import PRESETS, flat, resolve
 from xcmodels.methods.registry import METHODS
 from xcmodels.nn.devices import device, fast_products
 from xcmodels.nn.row_table import Model
-from xcmodels.training.loop import Interrupted, Watch, batch_edges, train_round
+from xcmodels.training.loop import Interrupted, Watch, train_round
 from xcmodels.training.optimisers import Optimisers
 
 # Methods without the preset `minilm`: the preset and the settings that make them a transformer's.
@@ -63,11 +63,10 @@ class Bare:
         stage.begin(self.model, corpus, None)
         self.model.train()
         order = stage.order(corpus, mined, 0)
-        edges = batch_edges(stage.plan, len(order))
+        rows_of = stage.plan.batches(order)
         began, self.batches = time.perf_counter(), list[Batch]()
         for step in range(steps):
-            place = step % (len(edges) - 1)
-            rows = order[edges[place]:edges[place + 1]]
+            rows = rows_of[step % len(rows_of)]
             rng = seeds.generator(stage.seed, "batch", stage.name, 0, step)
             self.batches.append(stage.batch(corpus, stage.rounds[-1], mined, rows, rng))
         self.making = (time.perf_counter() - began) / steps

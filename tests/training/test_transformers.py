@@ -12,13 +12,13 @@ from tests.support import toy
 from tests.support.encoding import BAG, VOCABULARY, both, rows_of, tokens, trained
 from tests.support.toy import backend, toy_corpus
 from xcmodels.data.tokens import Tokenizer
-from xcmodels.method import RowRule, TrainingPlan
 from xcmodels.nn import transformer
 from xcmodels.nn.encoder_config import EncoderConfig
 from xcmodels.nn.encoders import LABEL, QUERY, HeadConfig, build_encoder, load_encoder, save_encoder, siamese
 from xcmodels.training.checkpoint import read_model
 from xcmodels.training.local_run import train_all
 from xcmodels.training.optimisers import Optimisers
+from xcmodels.training_plan import RowRule, TrainingPlan
 
 
 @pytest.fixture(scope="module")

@@ -23,13 +23,14 @@ from xcmodels.data.batching import (
 from xcmodels.data.corpus import Corpus
 from xcmodels.data.executor import IN_PROCESS, Executor
 from xcmodels.data.sorted_ids import unique
-from xcmodels.method import EncoderStage, Mined, Round, TrainingPlan, Vectors
+from xcmodels.method import EncoderStage, Mined, Round, Vectors
 from xcmodels.methods.table_config import TableConfig
 from xcmodels.mining import negatives, schedule
 from xcmodels.nn import losses
 from xcmodels.nn.autograd import SparseGradScores
 from xcmodels.nn.encoder_config import EncoderConfig
 from xcmodels.nn.encoders import LABEL, QUERY, Encoder, build_encoder
+from xcmodels.training_plan import TrainingPlan
 
 STAGE = "encoder"
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from xcmodels import checks
-from xcmodels.method import RowRule
 from xcmodels.nn.row_table import DTYPES
+from xcmodels.training_plan import RowRule
 
 
 @dataclass(frozen=True, kw_only=True)

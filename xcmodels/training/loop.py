@@ -16,7 +16,7 @@ import torch
 from xcmodels.data import seeds
 from xcmodels.data.batching import Batch
 from xcmodels.data.corpus import Corpus
-from xcmodels.method import Mined, Round, Stage, TrainingPlan
+from xcmodels.method import Mined, Round, Stage
 from xcmodels.nn import distributed
 from xcmodels.nn.devices import device, fast_products, keep_freed_memory
 from xcmodels.nn.row_table import Model
@@ -166,12 +166,11 @@ class _Loop:
 
     def batches(self, orders: Sequence[np.ndarray], epoch: int, steps: range) -> Iterator[tuple[np.ndarray, Batch]]:
         """Yield the rows and the batch of each step; the next ones are made while this one is trained on."""
-        n, ahead = len(orders[0]), deque[Future[tuple[np.ndarray, Batch]]]()
-        edges = batch_edges(self.stage.plan, n)
+        ahead = deque[Future[tuple[np.ndarray, Batch]]]()
+        rows_of = [rows for order in orders for rows in self.stage.plan.batches(order)]
 
         def make(step: int) -> tuple[np.ndarray, Batch]:
-            number, place = divmod(step, len(edges) - 1)
-            rows = orders[number][edges[place]:edges[place + 1]]
+            rows = rows_of[step]
             rng = seeds.generator(self.stage.seed, *self._purpose(epoch, step))
             batch = self.stage.batch(self.corpus, self.round_, self.mined, rows, rng)
             return rows, batch.map(torch.Tensor.pin_memory) if device().type == "cuda" else batch
@@ -213,15 +212,6 @@ class _Loop:
         if distributed.rank() == 0:
             done = position.epoch * steps + pending.step + 1
             watch.report(Progress(self.stage.name, position.epoch, done, self.stage.plan.epochs * steps, value))
-
-
-def batch_edges(plan: TrainingPlan, n: int) -> np.ndarray:
-    """Return where in an order of n rows each batch of a pass begins, and n.
-
-    As many rows in each, as clusters have: a batch that is a cluster is cut at its ends, and none is left short.
-    """
-    steps = plan.steps_per_pass(n)
-    return np.arange(steps + 1) * n // steps
 
 
 def _makers() -> int:

@@ -6,10 +6,10 @@ from typing import Any
 import torch
 
 from xcmodels.data import seeds
-from xcmodels.method import RowRule, TrainingPlan
 from xcmodels.nn import distributed
 from xcmodels.nn.row_optimisers import RowAdam, RowOptimiser, RowSGD, RowwiseAdam, RowwiseSGD
 from xcmodels.nn.row_table import Model, RowTable
+from xcmodels.training_plan import RowRule, TrainingPlan
 
 # Tensor name -> (first row held here, rows in all), for tensors that hold only a range of the rows of a larger one.
 RowRanges = Mapping[str, tuple[int, int]]

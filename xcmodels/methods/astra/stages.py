@@ -20,7 +20,7 @@ from xcmodels.data.batching import Batch, BatchSide, shortlist_block, uniform_bl
 from xcmodels.data.corpus import Corpus
 from xcmodels.data.every_label import EveryLabelBatch, every_label_batch
 from xcmodels.data.executor import IN_PROCESS, Executor
-from xcmodels.method import Mined, Round, SideVectors, Stage, TrainingPlan, Vectors, embeddings
+from xcmodels.method import Mined, Round, SideVectors, Stage, Vectors, embeddings
 from xcmodels.methods.astra.config import STAGE, AstraConfig
 from xcmodels.mining import negatives, schedule
 from xcmodels.nn import losses
@@ -28,6 +28,7 @@ from xcmodels.nn.autograd import dropout, recomputed
 from xcmodels.nn.encoders import QUERY, Encoder, HeadConfig, Layout, build_encoder, encode_all
 from xcmodels.nn.row_table import Model, RowTable, normal_rows
 from xcmodels.training.checkpoint import load_model
+from xcmodels.training_plan import TrainingPlan
 
 PRIOR_QUERIES, PRIOR_LABELS = 256, 1 << 14    # sampled for the initial bias
 

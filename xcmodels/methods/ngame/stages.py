@@ -14,12 +14,13 @@ from xcmodels.data.batching import Batch, BatchSide, padded, pooled_block
 from xcmodels.data.corpus import Corpus
 from xcmodels.data.executor import IN_PROCESS, Executor
 from xcmodels.data.sorted_ids import unique
-from xcmodels.method import Mined, Round, Stage, TrainingPlan, Vectors
+from xcmodels.method import Mined, Round, Stage, Vectors
 from xcmodels.methods.ngame.config import ClassifierModuleConfig, NgameConfig
 from xcmodels.methods.ngame_m1 import triplet
 from xcmodels.mining import negatives, schedule
 from xcmodels.nn.autograd import SparseGradScores, dropout, normalise
 from xcmodels.nn.row_table import Model, RowTable
+from xcmodels.training_plan import TrainingPlan
 
 STAGE = "classifier"
 

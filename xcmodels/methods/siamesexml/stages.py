@@ -19,7 +19,7 @@ from xcmodels.data import seeds
 from xcmodels.data.batching import Batch, BatchSide, label_block, sample_pair, shortlist_block, with_rejected
 from xcmodels.data.corpus import Corpus
 from xcmodels.data.executor import IN_PROCESS, Executor
-from xcmodels.method import EncoderStage, Mined, Round, SideVectors, Stage, TrainingPlan, Vectors, embeddings
+from xcmodels.method import EncoderStage, Mined, Round, SideVectors, Stage, Vectors, embeddings
 from xcmodels.methods.siamesexml.config import SiamesexmlConfig
 from xcmodels.methods.siamesexml.shortlist import proposers, shortlists, smoothed
 from xcmodels.mining.negatives import excluded_pairs
@@ -31,6 +31,7 @@ from xcmodels.retrieval.centroids import queries_of
 from xcmodels.retrieval.proposers import best_of
 from xcmodels.retrieval.scorers import InnerProduct
 from xcmodels.training.checkpoint import load_part
+from xcmodels.training_plan import TrainingPlan
 
 SIAMESE, EXTREME = "siamese", "extreme"
 CHUNK = 2048        # queries whose shortlists are ranked at once

@@ -26,7 +26,7 @@ from xcmodels.data.corpus import Corpus
 from xcmodels.data.every_label import EveryLabelBatch, every_label_batch
 from xcmodels.data.executor import IN_PROCESS, Executor
 from xcmodels.data.sorted_ids import unique
-from xcmodels.method import EncoderStage, Mined, Round, TrainingPlan, Vectors
+from xcmodels.method import EncoderStage, Mined, Round, Vectors
 from xcmodels.methods.unidec.config import LOSSES, UnidecConfig
 from xcmodels.methods.unidec.every_label import OverEveryLabel
 from xcmodels.mining import negatives, schedule
@@ -34,6 +34,7 @@ from xcmodels.nn import losses
 from xcmodels.nn.encoders import LABEL, QUERY, Encoder, HeadConfig, Layout, build_encoder, encode_all, siamese
 from xcmodels.nn.row_table import Model, RowTable
 from xcmodels.retrieval.serving_config import CLASSIFIER
+from xcmodels.training_plan import TrainingPlan
 
 STAGE = "joint"
 
