@@ -9,7 +9,9 @@ import pytest
 from tasks.evaluation import evaluate
 from tests.support.toy import trained
 from xcmodels import metrics
+from xcmodels.data.corpus import Ragged
 from xcmodels.nn.encoders import QUERY, encode_all
+from xcmodels.retrieval import ranker as ranking
 from xcmodels.retrieval.ranker import Ranker, predict
 
 
@@ -71,3 +73,19 @@ def test_known_vectors_are_not_made_again(toy, monkeypatch):
     np.testing.assert_allclose(scores, wanted[1], rtol=1e-5)
     others, _ = predict(ranker, corpus, 5, rows, queries[::-1])
     assert others.tolist() != wanted[0].tolist(), "by the vectors given"
+
+
+def test_one_query_with_many_filter_pairs_makes_no_room_for_as_many_of_each(monkeypatch):
+    """Label i + j is the j-th best of query i; query 7 has 40 filter pairs, all but it have one, the best."""
+    lengths = np.where(np.arange(300) == 7, 40, 1)
+    filters = Ragged(np.concatenate([[0], lengths.cumsum()]), np.concatenate(
+        [np.arange(row, row + length) for row, length in enumerate(lengths)]))
+    corpus = SimpleNamespace(sides={"test": range(300)}, filters={"test": filters})
+    ranker = SimpleNamespace(search_side=lambda side, k, rows, queries: (
+        rows[:, None] + np.arange(k), np.tile(-np.arange(k, dtype=np.float32), (len(rows), 1))))
+    sizes, drop = list[int](), ranking.drop_filtered
+    monkeypatch.setattr(ranking, "drop_filtered", lambda ids, *given: sizes.append(ids.size) or drop(ids, *given))
+    ids, scores = predict(ranker, corpus, 5)
+    assert ids.tolist() == (np.arange(300)[:, None] + lengths[:, None] + np.arange(5)).tolist()
+    assert scores.tolist() == (-lengths[:, None] - np.arange(5)).tolist()
+    assert sum(sizes) == 299 * 6 + 45

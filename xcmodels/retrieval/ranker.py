@@ -153,13 +153,13 @@ def predict(ranker: Ranker, corpus: Corpus, depth: int, rows: np.ndarray | None 
     """
     rows = np.arange(len(corpus.sides["test"])) if rows is None else rows
     filters = corpus.filters["test"].subset(rows)
-    ids = np.full((len(rows), depth + int(filters.lengths.max(initial=0))), -1, dtype=np.int64)
-    scores = np.full(ids.shape, -np.inf, dtype=np.float32)
+    most = int(filters.lengths.max(initial=0))
+    ids, scores = np.empty((len(rows), depth), np.int64), np.empty((len(rows), depth), np.float32)
     for part, more in by_filters(filters):
-        k = min(depth + more, ids.shape[1])
         known = None if queries is None else queries[part]
-        ids[part, :k], scores[part, :k] = ranker.search_side(corpus.sides["test"], k, rows[part], known)
-    return drop_filtered(ids, scores, filters, depth)
+        found = ranker.search_side(corpus.sides["test"], depth + min(more, most), rows[part], known)
+        ids[part], scores[part] = drop_filtered(*found, filters.subset(part), depth)
+    return ids, scores
 
 
 def by_filters(filters: Ragged) -> Iterator[tuple[np.ndarray, int]]:
