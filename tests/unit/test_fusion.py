@@ -60,6 +60,13 @@ def test_continuous_features_are_nearly_as_good():
     assert error(fit_trees(x, y, depth=6, min_leaf=20), x, y) < 1.1 * wanted
 
 
+def test_a_row_alone_has_the_value_that_it_has_among_others():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(600, 4)).astype(np.float32)
+    made = fit_trees(x, (x.sum(1) + rng.normal(size=600)).astype(np.float32), trees=10, rate=0.3, depth=5, min_leaf=5)
+    assert [made.predict(x[i:i + 1])[0] for i in range(len(x))] == made.predict(x).tolist()
+
+
 def test_save_and_load(tmp_path):
     x, y = data(0)
     tree = fit_trees(x, y, depth=4)

@@ -27,7 +27,8 @@ class RegressionTrees:
         for start in range(0, len(x), chunk):
             part = slice(start, start + chunk)
             leaves = self._leaves(x[part]) + self.value.shape[1] * np.arange(len(self.value))[:, None]
-            out[part] = self.value.ravel().take(leaves).sum(axis=0)
+            for values in self.value.ravel().take(leaves):    # tree by tree, of a lone pair, too, as numpy's sum is not
+                out[part] += values
         return out
 
     def _leaves(self, x: np.ndarray) -> np.ndarray:
