@@ -24,7 +24,7 @@ STATES = TOKENS | {f"xcmodels.{name}" for name in (
     "nn.transformer", "training.frozen_layers")}
 LOOP = ENCODERS | {f"xcmodels.{name}" for name in (
     "method", "nn.losses", "nn.rounding", "nn.row_optimisers", "predictions", "training.checkpoint", "training.loop",
-    "training.optimisers")}
+    "training.optimisers", "training_plan")}
 MINING = {f"xcmodels.{name}" for name in (
     "mining", "mining.clustering", "mining.gpu_index", "mining.graph", "mining.grouped_index",
     "mining.int8_products", "mining.label_index", "mining.negatives", "mining.per_query_index",
