@@ -163,7 +163,7 @@ class Remote:
     def download(self, wanted: Mapping[str, Path]) -> None:
         """Copy files, by name, to local paths whose folders exist; a missing one raises FileNotFoundError."""
         files, root = self._opened
-        with self._as_server_errors(missing=False):
+        with self._as_server_errors(missing=False, full=False):
             files.get([f"{root}/{name}" for name in wanted], [str(path) for path in wanted.values()])
 
     def _make_folders(self, *names: str) -> None:
@@ -173,10 +173,10 @@ class Remote:
                 files.makedirs(parent, exist_ok=True)
 
     @contextmanager
-    def _as_server_errors(self, *, missing: bool = True) -> Iterator[None]:
+    def _as_server_errors(self, *, missing: bool = True, full: bool = True) -> Iterator[None]:
         """Turn a file system's errors into ServerError.
 
-        Those of a full local disk pass and, unless `missing`, FileNotFoundError.
+        Unless `missing`, FileNotFoundError passes, and unless `full`, a full disk: that of this machine, written to.
         """
         try:
             yield
@@ -189,7 +189,10 @@ class Remote:
                               "credentials may list them") from error
         except Exception as error:
             if isinstance(error, OSError) and error.errno in _FULL:
-                raise
+                if not full:
+                    raise
+                raise ServerError(f"{self.address} has no room: {error.strerror}",
+                                  hint="free space there, or raise its quota; the same command resumes") from error
             why = without_secrets(" ".join(str(error).split()))[:200] or type(error).__name__
             refused = isinstance(error, PermissionError) or "credential" in f"{type(error).__name__} {why}".lower()
             raise ServerError(
