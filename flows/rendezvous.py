@@ -62,7 +62,7 @@ def _found(environ: Mapping[str, str]) -> tuple[str, str, int | None] | None:
     """Return how many machines the environment names, where they meet, and this one's number; None for one machine."""
     missing = ""
     for count, address, number in CONVENTIONS:
-        if environ.get(count, "1") == "1":
+        if (environ.get(count) or "1") == "1":    # an empty variable is as one that is not set
             continue
         if not environ[count].isdigit():
             raise UsageError(f"{count} is {environ[count]!r}, not a number: a run has a fixed number of machines",

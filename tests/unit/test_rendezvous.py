@@ -52,6 +52,8 @@ def test_a_leader_whose_own_name_is_loopback_listens_for_others(monkeypatch):
     ({"PET_NNODES": "2", "PET_MASTER_ADDR": "a", "PET_MASTER_PORT": "5", "PET_NODE_RANK": "0"},
      Rendezvous(2, "a", 5, True)),
     ({"NNODES": "1", "MASTER_ADDR": "a"}, None),
+    ({"PET_NNODES": "", "NNODES": "", "SLURM_STEP_NUM_NODES": ""}, None),    # as a job's template leaves them
+    (TORCHRUN | {"PET_NNODES": "", "PET_RDZV_ENDPOINT": ""}, Rendezvous(2, "10.9.8.7", 29511, False)),
     ({"SLURM_NNODES": "4", "SLURM_NODEID": "0"}, None),    # of a batch script, which runs on one machine alone
     ({"WORLD_SIZE": "8", "RANK": "0", "MASTER_ADDR": "a", "MASTER_PORT": "5"}, None),    # processes, not machines
 ])
