@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,9 @@ def sizing(method: str, preset: str, settings: dict[str, str], size: Size, *, wi
                              "--points 2000000 --dim 64 --gpus 1")
     if (width is not None and width < 1) or size.gpus < 0:
         raise UsageError(f"--dim must be at least 1 and --gpus at least 0, got {width or 0} and {size.gpus}")
+    for name, number in (("gpu-memory", gpu_memory), ("positives", size.positives), ("tokens", size.tokens)):
+        if not 0 < number < inf:
+            raise UsageError(f"--{name} must be a number above 0, got {number:g}", hint="leave it out for its default")
     rates = rates_file(home)
     try:
         measured = read_rates(rates)

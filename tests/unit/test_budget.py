@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from data_contracts.errors import UsageError
 from flows.size_plan import sizing
 from tasks.training import dask_executor
 from xcmodels.methods.presets import resolve
@@ -48,6 +49,17 @@ def test_a_plan_says_of_which_stage_its_times_are(tmp_path):
     told = sizing("ngame", "cpu", {}, Size(5000, 20_000), width=WIDTH, home=tmp_path, gpu_memory=80)
     assert any(line.startswith("an epoch ") and line.endswith(" of its stage encoder") for line in told.lines())
     assert told.to_json()["timed"] == "encoder"
+
+
+@pytest.mark.parametrize(("option", "value"), [
+    ("gpu-memory", 0.0), ("gpu-memory", -80.0), ("positives", -5.0), ("positives", 0.0), ("tokens", -3.0),
+    ("tokens", float("nan")), ("tokens", float("inf"))])
+def test_a_size_that_there_is_not_is_refused(tmp_path, option, value):
+    """A GPU without memory ended in a division by zero; negative sizes needed less than nothing, and fitted."""
+    given = {"gpu-memory": 80.0, "positives": 5.0, "tokens": 14.0} | {option: value}
+    size = Size(1000, 1000, given["positives"], given["tokens"], gpus=1)
+    with pytest.raises(UsageError, match=f"--{option} must be a number above 0, got {value:g}"):
+        sizing("astra", "cpu", {}, size, width=WIDTH, home=tmp_path, gpu_memory=given["gpu-memory"])
 
 
 def on_disk(name, size, phase):
