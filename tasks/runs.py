@@ -11,7 +11,7 @@ from typing import Any, Literal
 from data_contracts.errors import UsageError
 from tasks.core.files import locked
 from tasks.core.processes import process_name
-from tasks.registry.tags import BASE, CHAMPION, RUN_HOME, version_by_alias
+from tasks.registry.tags import BASE, CHAMPION, RUN_HOME, trained_version, version_by_alias
 from tasks.tracking.identity import identity
 from tasks.tracking.mlflow_client import all_pages
 from tasks.tracking.mlflow_run import safe_name
@@ -73,7 +73,7 @@ def _records(tracker: Tracker, running_process: str, shared: bool) -> Iterator[R
         for version in all_pages(client.search_model_versions):
             if version.name not in champions:
                 champion = version_by_alias(client, version.name, CHAMPION)
-                champions[version.name] = champion.tags.get(BASE, str(champion.version)) if champion else ""
+                champions[version.name] = trained_version(champion) if champion else ""
             if BASE not in version.tags:    # else made by a label edit, not by a run
                 is_champion = champions[version.name] == str(version.version)
                 versions.setdefault(version.run_id, []).append((f"{version.name}/{version.version}", is_champion))

@@ -23,11 +23,14 @@ from tasks.registry.tags import (
     TEST,
     Version,
     champion_of,
+    trained_version,
     versions_of,
 )
 from tasks.tracking.mlflow_client import Client, all_pages
 from tasks.tracking.mlflow_run import user_name
 from tasks.tracking.tracker import Tracker
+
+BY_A_PERSON = ("promoted", "forced", "rollback")    # how the alias moved; otherwise by the gates, or edits of labels
 
 
 def score_of(version: Version) -> Score:
@@ -88,6 +91,20 @@ def history(client: Client, name: str) -> list[dict[str, Any]]:
     records = [record for version in versions_of(client, name)
                for record in json.loads(version.tags.get(PROMOTIONS, "[]"))]
     return sorted(records, key=lambda record: (record.get("n", 0), record["when"]))    # the clock may have been set
+
+
+def replaced_by_a_person(client: Client, version: Version) -> dict[str, Any] | None:
+    """Return the last move that concerns a version, if by it a person replaced it as champion.
+
+    A version with edited labels counts as the trained version behind it.
+    """
+    trained = {str(each.version): trained_version(each) for each in versions_of(client, version.name)}
+    ours = trained_version(version)
+    for record in reversed(history(client, version.name)):
+        before, after = (trained.get(record.get(end), record.get(end)) for end in ("from", "to"))
+        if before != after and ours in (before, after):
+            return record if ours == before and record.get("how") in BY_A_PERSON else None
+    return None
 
 
 def move(client: Client, name: str, version: str, why: str, *, how: str) -> None:

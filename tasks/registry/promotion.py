@@ -12,9 +12,9 @@ from typing import Any
 
 from data_contracts.errors import GateRefused, ProjectError, UsageError
 from tasks.evaluation.gates import Comparison, Gate, Incomparable, Score, evaluate_gates
-from tasks.registry.champions import move, score_of
+from tasks.registry.champions import move, replaced_by_a_person, score_of
 from tasks.registry.resolve import Resolved, resolve
-from tasks.registry.tags import BASE, GATES, TEST, Version, champion_of
+from tasks.registry.tags import BASE, GATES, TEST, Version, champion_of, trained_version
 from tasks.tracking.mlflow_client import Client
 from tasks.tracking.tracker import Tracker
 
@@ -49,15 +49,20 @@ def promote_by_gates(tracker: Tracker, name: str, version: str, compare: Compare
     """Check a version by the gates against the champion, and promote it where all of them hold.
 
     compare: compares both; without one, their recorded metrics are compared, if they are of the same test set. Where
-    another version has become the champion meanwhile, it is compared with that one. edits: the labels that were edited
-    meanwhile, with which it is promoted.
+    another version has become the champion meanwhile, it is compared with that one. A champion that a person replaced
+    is not promoted again: the gates had let it pass before. edits: the labels that were edited meanwhile, with which it
+    is promoted. dry_run: a person asks what the gates say, and nothing is moved or kept.
     """
     with tracker.required() as client:
         while True:
             ours, champion = client.get_model_version(name, version), champion_of(client, name)
-            if champion is not None and _trained(champion) == _trained(ours):
+            if champion is not None and trained_version(champion) == trained_version(ours):
                 current = {**_champion_facts(champion, score_of(champion)), "version": version}
                 return PromotionDecision(False, "it is the champion already", champion=current)
+            if not dry_run and (record := replaced_by_a_person(client, ours)):
+                again = f"xc promote {shlex.quote(f'{name}/{version}')} --reason WHY"
+                reason = f"{record['who']} replaced it as champion ({record['why']}); {again} makes it that again"
+                return PromotionDecision(False, reason, champion=champion and _champion_facts(champion))
             decision = _decide(tracker, ours, champion, compare)
             if dry_run:
                 return decision
@@ -77,7 +82,7 @@ def promote_by_gates(tracker: Tracker, name: str, version: str, compare: Compare
 def _is_still(champion: Version | None, client: Client, name: str) -> bool:
     """Return whether a version is the champion still, whatever was done to its labels."""
     now = champion_of(client, name)
-    return (now and _trained(now)) == (champion and _trained(champion))
+    return (now and trained_version(now)) == (champion and trained_version(champion))
 
 
 def _decide(tracker: Tracker, ours: Version, champion: Version | None, compare: Compare | None) -> PromotionDecision:
@@ -167,11 +172,6 @@ def _champion_facts(champion: Version, score: Score | None = None,
             "deciles": [dict(row) for row in score.deciles] if score else []}
 
 
-def _trained(version: Version) -> str:
-    """Return the trained version behind a version whose labels may have been edited."""
-    return str(version.tags.get(BASE, version.version))
-
-
 def promote(tracker: Tracker, name: str, version: str, reason: str, *, compare: Compare | None = None,
             edits: Edits | None = None, force: bool = False, dry_run: bool = False) -> PromotionDecision:
     """Make a version the champion because a person says so, if it passes the gates or with `force`.
@@ -181,7 +181,7 @@ def promote(tracker: Tracker, name: str, version: str, reason: str, *, compare: 
     """
     with tracker.required() as client:
         ours, champion = client.get_model_version(name, version), champion_of(client, name)
-        if champion is not None and _trained(champion) == _trained(ours):
+        if champion is not None and trained_version(champion) == trained_version(ours):
             if str(champion.version) == version:
                 raise UsageError(f"{name}/{version} is the champion already")
             raise UsageError(f"{name}/{version} is the champion already, as {name}/{champion.version}: its labels were "

@@ -26,6 +26,7 @@ from tasks.registry.tags import (
     Version,
     champion_of,
     require_name,
+    trained_version,
     versions_of,
 )
 from tasks.tracking.identity import Identity, identity
@@ -74,7 +75,7 @@ def register(tracker: Tracker, run_id: str, name: str, *, retriever_dir: Path, r
             _repair(tracker, client, version, retriever_dir)
             _update(client, version, metrics, card)
         champion = champion_of(client, name)
-        if challenger and (champion is None or champion.version != version.version):
+        if challenger and (champion is None or trained_version(champion) != str(version.version)):
             client.set_registered_model_alias(name, CHALLENGER, version.version)
     return Registered(str(version.version), reused)
 

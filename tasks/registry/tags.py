@@ -36,6 +36,11 @@ def champion_of(client: Client, name: str) -> Version | None:
     return version_by_alias(client, name, CHAMPION)
 
 
+def trained_version(version: Version) -> str:
+    """Return the number of the trained version behind a version whose labels may have been edited."""
+    return str(version.tags.get(BASE, version.version))
+
+
 def version_by_alias(client: Client, name: str, alias: str) -> Version | None:
     """Return the version that an alias names; None where the model, the alias or the version does not exist."""
     from mlflow.exceptions import MlflowException

@@ -182,6 +182,16 @@ def test_rolling_back_goes_past_the_edits_to_the_version_before(models):
     assert rollback(models.tracker, "xc", "worse than it looked") == ("3", "1")
     made = applied(models)
     assert (made.base, made.moved) == ("1", True) and "x:1" in predicted(models, "a wolf")
+    assert "worse than it looked" in models.enter(1, 70.0).reason, "its training does not bring it back"
+
+
+def test_the_training_behind_a_champion_with_edits_leaves_the_challenger(models):
+    models.enter(0)
+    ask(models, ADD, ("x:1", "a wolf"))
+    assert applied(models).version == "2"
+    models.enter(1, 50.0)
+    assert models.enter(0).reason == "it is the champion already"
+    assert models.aliases() == {"champion": "2", "challenger": "3"}
 
 
 def test_rolling_back_undoes_no_edit_and_says_what_does(models):

@@ -244,6 +244,29 @@ def test_a_move_after_versions_were_deleted_is_the_last(models):
     assert [to for _, to, _ in moves(models)] == ["3", "4"]
 
 
+def test_a_champion_that_a_person_took_back_is_not_promoted_by_its_training_again(models):
+    models.enter(0)
+    models.enter(1, 62.0)
+    rollback(models.tracker, "xc", "clicks fell on Monday")
+    again = models.enter(1, 62.0)    # a retrain on the same data
+    assert not again.promoted and again.champion["version"] == "1" and models.aliases()["champion"] == "1"
+    assert "replaced it as champion (clicks fell on Monday); xc promote xc/2 --reason WHY makes it that" in again.reason
+    assert models.enter(2, 63.0).promoted, "another retriever"
+    assert not models.enter(1, 90.0).promoted, "whichever is the champion now"
+    promote(models.tracker, "xc", "2", "looked again", force=True)
+    assert models.aliases()["champion"] == "2" and models.enter(1, 62.0).reason == "it is the champion already"
+    assert not models.enter(2, 63.0).promoted, "it was replaced by a person, too"
+    promote(models.tracker, "xc", "3", "the gates hold")
+    assert models.aliases()["champion"] == "3"
+
+
+def test_a_champion_that_the_gates_replaced_may_come_back(models):
+    """On other test queries it may be the better one: nobody has judged it."""
+    models.enter(0)
+    models.enter(1, 62.0)
+    assert models.enter(0, 63.0).promoted and models.aliases()["champion"] == "1"
+
+
 def test_the_list_of_versions(models):
     assert listing(models.tracker) == []
     models.enter(0)
