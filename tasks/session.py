@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from data_contracts.errors import DamagedArtifact, ProjectError
+from data_contracts.errors import DamagedArtifact, ProjectError, ServerError
 from tasks.core.code_digest import commit
 from tasks.core.files import put_file, remove
 from tasks.core.processes import process_name
@@ -29,7 +29,7 @@ from tasks.plan import Pipeline
 from tasks.registry.comparison import ComparisonCorpus
 from tasks.registry.label_edits import locked_edits
 from tasks.registry.model_card import model_card
-from tasks.registry.promotion import PromotionDecision, promote_by_gates
+from tasks.registry.promotion import PromotionDecision, decision_on_record, promote_by_gates
 from tasks.registry.register import check_owner, register
 from tasks.registry.resolve import resolve
 from tasks.registry.tags import COMMIT, CONTRACTS, DATA, EXAMPLES
@@ -127,7 +127,7 @@ def finish(session: Session, done: Mapping[str, Artifact], *, register_it: bool,
     store, pipeline, tracker = session.store, session.pipeline, session.tracker
     corpus, evaluation = Corpus(store.open(done["pack"])), store.open(done["evaluate"])
     metrics = _read_json(evaluation / METRICS_FILE)
-    registered = _register(session, corpus, done, evaluation) if register_it else None
+    registered = _register(session, corpus, done, evaluation) if register_it else _on_record(session, done)
     facts = _facts(session, corpus, registered, done)
     outcome = verdict(facts) if registered else "evaluated, not registered"
     report = store.home / "reports" / f"{pipeline.key[:16]}.html"
@@ -135,7 +135,7 @@ def finish(session: Session, done: Mapping[str, Artifact], *, register_it: bool,
     unreported = registered and (not registered.reused or _reported(store, report) != of)
     if (rebuild or not report.exists() or unreported) and _report(session, corpus, done, facts, report):
         store.set_ref("reports", report.stem, of)
-    if registered and session.config.feedback == "use":    # the next training learns from all that was said since
+    if register_it and session.config.feedback == "use":    # the next training learns from all that was said since
         FeedbackJournal(store.home, session.name).end()
     if contracts := page_of(pipeline.data.name, done["check tables"], store):
         tracker.log_file(contracts, "contracts")
@@ -177,6 +177,14 @@ def _register(session: Session, corpus: Corpus, done: Mapping[str, Artifact], ev
         tracker, session.name, registered.version, ComparisonCorpus(session.store, done["pack"], session.say),
         edits=partial(locked_edits, session.store, tracker, session.name))
     return RegisteredDecision(**vars(decision), version=registered.version, reused=registered.reused)
+
+
+def _on_record(session: Session, done: Mapping[str, Artifact]) -> RegisteredDecision | None:
+    """Return the version that holds the retriever already, with what was decided; None where MLflow does not tell."""
+    with suppress(ServerError):
+        if found := decision_on_record(session.tracker, session.name, done["build retriever"].digest):
+            return RegisteredDecision(**vars(found[1]), version=found[0], reused=True)
+    return None
 
 
 def _facts(session: Session, corpus: Corpus, registered: RegisteredDecision | None,

@@ -81,6 +81,12 @@ class Gate:
             for key, value in (("ours", self.ours), ("theirs", self.theirs), ("bound", self.bound),
                                ("error", self.error))}}
 
+    @classmethod
+    def of_json(cls, told: Mapping[str, Any]) -> "Gate":
+        """Return the gate that `to_json` wrote; a number that was not finite is NaN."""
+        ours, bound = (math.nan if told[key] is None else told[key] for key in ("ours", "bound"))
+        return cls(told["gate"], ours, told["theirs"], bound, told["holds"], told["error"])
+
 
 def evaluate_gates(ours: Score, theirs: Score | None, errors: Mapping[str, float] | None = None) -> list[Gate]:
     """Return every gate, in display order; theirs: None where there is no champion to compare with.

@@ -14,7 +14,16 @@ from data_contracts.errors import GateRefused, ProjectError, UsageError
 from tasks.evaluation.gates import Comparison, Gate, Incomparable, Score, evaluate_gates
 from tasks.registry.champions import move, replaced_by_a_person, score_of
 from tasks.registry.resolve import Resolved, resolve
-from tasks.registry.tags import BASE, GATES, TEST, Version, champion_of, trained_version
+from tasks.registry.tags import (
+    BASE,
+    DIGEST,
+    GATES,
+    TEST,
+    Version,
+    champion_of,
+    trained_version,
+    versions_of,
+)
 from tasks.tracking.mlflow_client import Client
 from tasks.tracking.tracker import Tracker
 
@@ -77,6 +86,22 @@ def promote_by_gates(tracker: Tracker, name: str, version: str, compare: Compare
                     decision = replace(decision, became=became)
                     move(client, name, str(decision.became), str(decision), how="gates")
                 return decision
+
+
+def decision_on_record(tracker: Tracker, name: str, retriever_digest: str) -> tuple[str, PromotionDecision] | None:
+    """Return the version that holds a retriever, and what the gates said of it; None where there is none."""
+    with tracker.required() as client:
+        version = next((each for each in versions_of(client, name) if each.tags.get(DIGEST) == retriever_digest), None)
+        if version is None:
+            return None
+        told, champion = json.loads(version.tags.get(GATES, "{}")), champion_of(client, name)
+    reigns = champion is not None and trained_version(champion) == trained_version(version)
+    facts = champion and _champion_facts(champion, score_of(champion))
+    if facts and reigns:
+        facts["version"] = str(version.version)
+    reason = "it was the champion" if told.get("promoted") else told.get("reason", "the gates have not judged it")
+    return str(version.version), PromotionDecision(
+        False, reason, [Gate.of_json(gate) for gate in told.get("gates", ())], facts)
 
 
 def _is_still(champion: Version | None, client: Client, name: str) -> bool:

@@ -92,6 +92,12 @@ def test_a_run_is_compared_with_the_champion_on_its_own_test_queries(whole, plan
     assert "same version 2: ±0.0 P@1 over champion v1; promoted" in said
     assert "versions 2 and 1 answer the test queries of planted" in said
     assert f"P@1 {whole[1]['metrics']['P/1']:.2f} (+0.00)" in said
+    options = [word for word in command(planted, home)[1:] if word != "--json"]
+    code, page, said = xc("report", *options, "--name", "same")
+    assert code == 0, said
+    with open(page.strip(), encoding="utf-8") as file:
+        assert "it is the champion already" in (told := file.read()) and "not registered" not in told
+    assert "The gates" in told, "as they were when it was registered"
     code, out, said = xc(*command(planted, home), "--name", "other")
     assert code == 0 and json.loads(out)["version"] == "2", said
     assert ("other version 2: not promoted: it cannot be compared with champion v1: no test query has a label that "

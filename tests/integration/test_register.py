@@ -16,7 +16,7 @@ from tasks.core.store import Artifact
 from tasks.evaluation.gates import Score
 from tasks.registry.champions import listing
 from tasks.registry.model_card import model_card
-from tasks.registry.promotion import PromotionDecision
+from tasks.registry.promotion import PromotionDecision, decision_on_record
 from tasks.registry.register import Registered, register
 from tasks.registry.resolve import model_name, resolve
 from tasks.registry.tags import registered_digests
@@ -256,6 +256,19 @@ def test_a_card_has_its_limits_from_the_measurement():
                  "'embedding' finds 93.2%", "- For 80% right, the threshold is 0.62.", "off by 1.8 points on average",
                  "confidences were fitted on no query"):
         assert part in card
+
+
+def test_what_was_decided_of_a_retriever_is_on_record(tmp_path):
+    models = tiny.RegisteredModels(tmp_path / "home")
+    models.enter(0)
+    refused = models.enter(1, 50.0)
+    number, told = decision_on_record(models.tracker, "xc", models.publish(1).digest)
+    assert (number, told.promoted, told.reason, told.champion["version"]) == ("2", False, refused.reason, "1")
+    assert list(map(str, told.gates)) == list(map(str, refused.gates)) and told.gates
+    assert decision_on_record(models.tracker, "xc", models.publish(0).digest)[1].champion["version"] == "1"
+    assert models.enter(2, 70.0).promoted
+    assert decision_on_record(models.tracker, "xc", models.publish(0).digest)[1].reason == "it was the champion"
+    assert decision_on_record(models.tracker, "xc", models.publish(3).digest) is None
 
 
 def test_a_downloaded_copy_that_is_damaged_is_downloaded_again(models, monkeypatch):
