@@ -10,7 +10,7 @@ from math import inf
 from pathlib import Path
 from stat import S_ISDIR
 
-from data_contracts.errors import DamagedArtifact
+from data_contracts.errors import DamagedArtifact, UsageError
 from tasks.core.files import held, remove
 from tasks.core.home import LOCK_SECONDS
 from tasks.core.step import METRICS_FILE, Step
@@ -46,8 +46,12 @@ def collect(store: Store, tracker: Tracker, days: float, *, dry_run: bool = Fals
     """Remove what no run has used for `days`: results of steps, checkpoints of abandoned runs, damaged objects.
 
     Registered versions, what other refs name and what a process holds stay. Raises UsageError where a run is active for
-    longer than `patience` seconds, and ServerError where the registry cannot be read.
+    longer than `patience` seconds, or the versions are at a server that was not given; ServerError where the registry
+    cannot be read.
     """
+    if tracker.is_empty and (server := registered_at(store)):
+        raise UsageError(f"versions of {store.home} are registered at {server}, and what they hold is not known here",
+                         hint=f"xc gc --mlflow {server}")
     keep, since = set() if tracker.is_empty else registered_digests(tracker), time.time() - days * DAY
     sizes = {name: _kind_and_size(store, name) for name in store.collect(keep, unused_since=since, dry_run=True)}
     if dry_run:
@@ -58,6 +62,19 @@ def collect(store: Store, tracker: Tracker, days: float, *, dry_run: bool = Fals
             removed.append((kind, _size(path)))
             remove(path)
     return _total(removed)
+
+
+def note_server(store: Store, tracker: Tracker) -> None:
+    """Keep the address of the MLflow server that has versions of HOME: where none is given, `collect` asks for it."""
+    if not tracker.embedded:
+        store.set_ref("registry", "server", {"address": tracker.address})
+
+
+def registered_at(store: Store) -> str:
+    """Return the address that `note_server` kept last; "" where there is none, or where it cannot be read."""
+    with suppress(DamagedArtifact):
+        return str((store.get_ref("registry", "server") or {}).get("address", ""))
+    return ""
 
 
 def _kind_and_size(store: Store, digest: str) -> tuple[str, int]:

@@ -25,6 +25,7 @@ from tasks.evaluation.feedback_effect import FeedbackEffect, feedback_effect
 from tasks.evaluation.gates import Score
 from tasks.evaluation.report import EvaluationFiles, ReportFacts, ReportPage, verdict
 from tasks.evaluation.thresholds import advice
+from tasks.home_gc import note_server
 from tasks.plan import Pipeline
 from tasks.registry.comparison import ComparisonCorpus
 from tasks.registry.label_edits import locked_edits
@@ -173,6 +174,7 @@ def _register(session: Session, corpus: Corpus, done: Mapping[str, Artifact], ev
         retriever_digest=retriever.digest, score=score, test_digest=_test_digest(pipeline), card=card,
         facts={DATA: pipeline.data_digest, COMMIT: commit(), CONTRACTS: "contracts/index.html",
                EXAMPLES: json.dumps([shown(*texts)[:EXAMPLE_LENGTH] for texts in _test_texts(corpus)])})
+    note_server(session.store, tracker)
     decision = promote_by_gates(
         tracker, session.name, registered.version, ComparisonCorpus(session.store, done["pack"], session.say),
         edits=partial(locked_edits, session.store, tracker, session.name))

@@ -13,7 +13,7 @@ from flows.cli import app
 from flows.config import RunConfig
 from flows.deployed_flows import room_task
 from tasks.core.store import Store, digest_of
-from tasks.home_gc import DAY, collect
+from tasks.home_gc import DAY, collect, note_server
 from tasks.tracking.tracker import Tracker
 from tests.support.faults import NEW, OLD, child, ended, one
 from tests.support.running_server import ServedModels, running
@@ -137,6 +137,14 @@ def test_registered_versions_stay(models):
     with pytest.raises(ServerError, match="no MLflow server answers"):
         collect(models.store, away, 0)
     assert models.store.find(step) is not None
+
+
+def test_nothing_goes_where_versions_are_at_a_server_that_was_not_given(store, capsys):
+    publish(store, OLD, 20)
+    note_server(store, Tracker(store.home, "http://me:secret@mlflow.example:5000"))
+    told, code, said = gc(capsys, "--home", store.home)
+    assert (told, code) == (None, 2) and store.find(OLD) is not None
+    assert said.endswith("hint: xc gc --mlflow http://mlflow.example:5000\n") and "secret" not in said
 
 
 def test_it_is_refused_beside_a_run_and_a_writer(store, capsys):
