@@ -32,9 +32,14 @@ class Choice:
 def choose(data: Path, budget: str, home: Path) -> Choice:
     """Return the most accurate method and preset for a data set within `budget`, "10m" for example.
 
-    Raises UsageError for another form of time, and where nothing fits.
+    Raises UsageError for another form of time, for labels without texts, and where nothing fits.
     """
-    seconds, times, texts = seconds_of(budget), read_times(home), count_texts(describe(data))
+    seconds, times, data_set = seconds_of(budget), read_times(home), describe(data)
+    if data_set.numbered:
+        raise UsageError(f"--budget chooses among methods that learn from label texts, and {data} has a number for "
+                         "each label alone", hint="--method astra --preset cpu-numbered in its place, or add a file "
+                                                  "with their texts")
+    texts = count_texts(data_set)
     expected = {candidate: ceil(fixed + each * texts) for candidate, (fixed, each) in times.items()}
     told = ", ".join(f"{method} by {preset} {duration(expected[method, preset])}" for method, preset in CANDIDATES)
     fits = [candidate for candidate in CANDIDATES if expected[candidate] <= seconds]
@@ -66,8 +71,7 @@ def written(seconds: int) -> str:
 
 def count_texts(data: RawDataSet) -> int:
     """Return how many queries and labels a raw data set has: the lines of its files of texts."""
-    tables = ["queries.train", "queries.test", *([] if data.numbered else ["labels"])]
-    return data.numbered + sum(sum(1 for _ in lines(data.files[table])) for table in tables)
+    return sum(sum(1 for _ in lines(data.files[table])) for table in ("queries.train", "queries.test", "labels"))
 
 
 def read_times(home: Path) -> dict[tuple[str, str], tuple[float, float]]:

@@ -11,6 +11,7 @@ from flows.time_budget import CANDIDATES, TIMES, choose, count_texts, read_times
 from tasks.data.sources import describe
 from tests.support.planted import write_planted
 from xcmodels.methods.presets import resolve
+from xcmodels.methods.registry import METHODS
 
 
 @pytest.fixture(scope="module")
@@ -67,11 +68,16 @@ def test_a_budget_of_what_is_said_to_be_expected_is_enough(data, home):
     assert caught.value.hint == "--budget 1m11s" and choose(data, "1m11s", home).method == CANDIDATES[0][0]
 
 
-def test_labels_without_texts_are_counted(tmp_path):
+def test_labels_without_texts_are_refused_as_every_candidate_learns_from_texts(tmp_path):
+    """A run of what was chosen refused them."""
     for name, text in (("dataset.json", '{"labels": 30}'), ("trn_X.txt", "a\nb\n"), ("tst_X.txt", "c\n"),
                        ("trn_X_Y.txt", "2 30\n1:1\n2:1\n"), ("tst_X_Y.txt", "1 30\n1:1\n")):
         (tmp_path / name).write_text(text)
-    assert count_texts(describe(tmp_path)) == 33
+    with pytest.raises(UsageError, match="--budget chooses among methods that learn from label texts") as caught:
+        choose(tmp_path, "10m", tmp_path)
+    assert "--method astra --preset cpu-numbered" in caught.value.hint
+    assert all(METHODS[method].make(resolve(method, preset, {}).method).needs_label_texts
+               for method, preset in CANDIDATES)
 
 
 def test_the_packaged_times_are_of_presets_that_there_are(tmp_path):
