@@ -111,6 +111,12 @@ def test_the_command_has_every_option_that_was_given_and_no_password():
 @pytest.mark.parametrize(("words", "said"), [
     (("--schedule", "foo"), "--schedule takes KEY=VALUE, got 'foo'"), (("--now", "nope"), "no deployment 'nope'"),
     (("--schedule", "retrian=off"), "no deployment 'retrian', did you mean 'retrain'?"),
+    (("--name", "R&D"), "no deployment of a model 'R&D', for the & in its name"),
+    (("--name", "50% off"), "no deployment of a model '50% off', for the % in its name"),
+    (("--name", "C#"), "no deployment of a model 'C#', for the # in its name"),
+    (("--name", "<a?>"), "no deployment of a model '<a?>', for the < > ? in its name"),
+    (("--name", ".."), "no deployment of a model '..', for the .. in its name"),
+    (("--name", "x.py"), "no deployment of a model 'x.py', for the .py in its name"),
     (("--keep-days", "-1"), "keep_days: input should be greater than or equal to 0, got -1")])
 def test_a_slip_is_told_before_a_server_is_asked(cli, planted, monkeypatch, words, said):
     monkeypatch.delenv("PREFECT_API_URL", raising=False)

@@ -32,6 +32,7 @@ def deploy(*, options: DeployOptions,
     values = {**vars(options), "settings": settings, "data": str(data), "home": str(options.home.absolute())}
     with outline(options.data) as folder:
         model = options.name or describe(folder).name    # as runs register it
+    _require_deployable(model)
     forms = {"prepare": filled(PrepareForm, values), "evaluate": filled(EvaluateForm, values),
              "retrain": filled(RetrainForm, values),
              "apply-labels": filled(ApplyLabelsForm, {**values, "name": model})}
@@ -71,6 +72,18 @@ def deploy(*, options: DeployOptions,
         waits = any(change.deployment == name and change.pool in idle for change in changes)
         say(f"{name} {'waits' if waits else 'begins'}: {address}/runs/flow-run/{start(name)}")
     say(f"see, and run one by hand: {address}/deployments")
+
+
+def _require_deployable(model: str) -> None:
+    """Raise UsageError for the name of a model that Prefect refuses, or takes for another.
+
+    Its client writes a name into a path as it is: after "C#", `--now` would start what is deployed for "C".
+    """
+    wrong = sorted(set("#%&<>?") & set(model))
+    wrong += [".py"] if model.endswith(".py") else [model] if model in (".", "..") else []
+    if wrong:
+        raise UsageError(f"Prefect has no deployment of a model {model!r}, for the {' '.join(wrong)} in its name",
+                         hint="--name NAME, for this and for xc run")
 
 
 def _times(schedules: list[str]) -> dict[str, str]:
