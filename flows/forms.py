@@ -21,7 +21,7 @@ ADDRESS = r"[A-Za-z][A-Za-z0-9+.-]*://[^/@?\x00]*(/[^?\x00]*)?"    # without wha
 THERE = " on the worker's machine, an absolute path"
 Folder = Annotated[str, Field(pattern=f"^{ABSOLUTE}$", max_length=4096)]
 DataFolder = Annotated[str, Field(pattern=f"^({ABSOLUTE}|{ADDRESS})$", max_length=4096)]
-Server = Annotated[str, Field(pattern=r"^(https?://[^\s/]+.*)?$", max_length=300)]
+Server = Annotated[str, Field(pattern=r"^(https?://[^\s/@][^\s@]*)?$", max_length=300)]    # without a password, too
 
 
 def entry(position: int, option: str, title: str | None = None, note: str = "", *, choices: list[str] | None = None,

@@ -83,7 +83,8 @@ def test_every_missed_run_but_the_last_is_cancelled_however_many_there_are(monke
 
 @pytest.mark.parametrize("wrong", [
     {"workers": -1}, {"workers": 257}, {"data": "here"}, {"method": "ngme"}, {"preset": "cpu-numbered"},
-    {"patience": -1}, {"until": "train"}, {"dask": "localhost"}, {"mlflow": "ftp://x"}, {"name": "a/b"}])
+    {"patience": -1}, {"until": "train"}, {"dask": "localhost"}, {"mlflow": "ftp://x"}, {"name": "a/b"},
+    {"mlflow": "http://me:hunter2@host:5000"}, {"mlflow": "https://me@host"}])
 def test_a_form_refuses_what_is_invalid(wrong):
     with pytest.raises(ValidationError):
         RetrainForm.model_validate({**GIVEN, **wrong})
@@ -99,10 +100,10 @@ def test_every_preset_can_be_chosen_and_the_command_does_the_same():
                 "--home", "/home/me/.xc", "--name", "mine"]
 
 
-def test_the_command_has_every_option_that_was_given_and_no_password():
-    given = {"store": "s3://bucket/x", "mlflow": "http://me:hunter2@host:5000", "dask": "tcp://host:8786", "workers": 0}
+def test_the_command_has_every_option_that_was_given():
+    given = {"store": "s3://bucket/x", "mlflow": "http://host:5000/mlflow", "dask": "tcp://host:8786", "workers": 0}
     words = shlex.split(RetrainForm.model_validate({**GIVEN, **given}).to_run_config("run").command)
-    assert words[words.index("--store"):] == ["--store", "s3://bucket/x", "--mlflow", "http://host:5000",
+    assert words[words.index("--store"):] == ["--store", "s3://bucket/x", "--mlflow", "http://host:5000/mlflow",
                                               "--dask", "tcp://host:8786", "--workers", "0"]
     plain = PrepareForm.model_validate(GIVEN).to_run_config("prepare").command
     assert not [option for option in given if f"--{option}" in plain]
@@ -122,6 +123,21 @@ def test_a_slip_is_told_before_a_server_is_asked(cli, planted, monkeypatch, word
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
     code, _, err = cli("deploy", "--data", str(planted), *words)
     assert code == 2 and said in err
+
+
+@pytest.mark.parametrize("by_variable", [True, False])
+def test_a_deployment_keeps_no_password_of_mlflow(cli, planted, monkeypatch, by_variable):
+    """Prefect keeps and shows a deployment's parameters; its worker has the address by `xc up`."""
+    address, planned = "http://me:hunter2@host:5000", []
+    monkeypatch.setattr(definitions, "require_prefect", lambda home: "http://localhost:4200/api")
+    monkeypatch.setattr(deploy, "apply", lambda wanted, **_: planned.extend(wanted) or [])
+    if by_variable:
+        monkeypatch.setenv("XC_MLFLOW", address)
+    words = ("deploy", "--data", str(planted), "--dry-run")
+    code, out, err = cli(*words, *(() if by_variable else ("--mlflow", address)))
+    assert code == 2 and "has a user in it" in err and "hunter2" not in out + err and not planned
+    code, _, err = cli(*words, "--mlflow", "")    # as the hint says
+    assert code == 0 and {each.parameters["config"].get("mlflow", "") for each in planned} == {""}, err
 
 
 def test_the_model_is_named_as_a_run_registers_it(cli, planted, tmp_path, monkeypatch):

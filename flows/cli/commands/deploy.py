@@ -22,6 +22,7 @@ def deploy(*, options: DeployOptions,
     """Schedule the jobs of prefect.yaml for a data set on the Prefect server: what is the same already stays."""
     settings = resolved_settings(options)
     times = _times(schedules)
+    _require_no_user(options.mlflow)
     from flows.forms import ApplyLabelsForm, EvaluateForm, PrepareForm, RetrainForm
     from tasks.core.remote import is_address, name_of
     from tasks.data.fetch import outline
@@ -72,6 +73,14 @@ def deploy(*, options: DeployOptions,
         waits = any(change.deployment == name and change.pool in idle for change in changes)
         say(f"{name} {'waits' if waits else 'begins'}: {address}/runs/flow-run/{start(name)}")
     say(f"see, and run one by hand: {address}/deployments")
+
+
+def _require_no_user(mlflow: str) -> None:
+    """Raise UsageError for an address that may have a password in it, without repeating it."""
+    if "@" in mlflow:
+        raise UsageError("the address of MLflow has a user in it, and Prefect shows a deployment's parameters",
+                         hint="--mlflow '' leaves it to the worker, which has XC_MLFLOW by xc up; or give it without, "
+                              "and the worker MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD")
 
 
 def _require_deployable(model: str) -> None:
