@@ -92,12 +92,23 @@ class TrainingOptions(CommonOptions):
 
 @Parameter(name="*")
 @dataclass
-class TrackingOptions:
+class NameOptions:
+    """Of which model a run is, whose feedback it prepares along with the data."""
+
+    name: Annotated[str, shared("name", "Name to register the model under; the data set's name where empty.",
+                                variable=False)] = ""
+
+
+@dataclass
+class PrepareOptions(NameOptions, TrainingOptions):
+    """What is prepared, for which model."""
+
+
+@dataclass
+class TrackingOptions(NameOptions):
     """Where a run is tracked, and as what."""
 
     mlflow: Mlflow = ""
-    name: Annotated[str, shared("name", "Name to register the model under; the data set's name where empty.",
-                                variable=False)] = ""
 
 
 @dataclass

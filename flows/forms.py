@@ -50,6 +50,7 @@ class PrepareForm(BaseModel, extra="forbid"):
     preset: str = entry(2, "preset", choices=PRESET_NAMES)
     settings: dict[str, str] = entry(3, "overrides", "Settings", default={}, max_length=200,
                                      description='Settings that differ from the preset: {"m1.epochs": "6"}')
+    name: str = entry(4, "name", "Model", pattern=r"^[^/:@'\"]*$", max_length=200)
     home: Folder = entry(6, "home", note=THERE, default=...)
     store: str = entry(7, "store", "Store", pattern=f"^({ADDRESS})?$", max_length=4096)
     dask: str = entry(8, "dask", "Dask scheduler", pattern=r"^(tcp://[^\s/]+:\d+)?$", max_length=300)
@@ -65,8 +66,8 @@ class PrepareForm(BaseModel, extra="forbid"):
 
     @property
     def subject(self) -> str:
-        """The name of the data set's folder."""
-        return name_of(self.data)
+        """The name of the model, where it was given; else of the data set's folder."""
+        return self.name or name_of(self.data)
 
     def to_run_config(self, verb: str) -> RunConfig:
         """Return the run that the form describes; its command is the one that does the same by hand."""
@@ -85,13 +86,7 @@ class PrepareForm(BaseModel, extra="forbid"):
 class EvaluateForm(PrepareForm):
     """On what data to measure which model."""
 
-    name: str = entry(4, "name", "Model", pattern=r"^[^/:@'\"]*$", max_length=200)
     mlflow: Server = entry(5, "mlflow", "MLflow")
-
-    @property
-    def subject(self) -> str:
-        """The name of the model, where it was given; else of the data set's folder."""
-        return self.name or name_of(self.data)
 
 
 class RetrainForm(EvaluateForm):

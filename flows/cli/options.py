@@ -13,7 +13,7 @@ from cyclopts import Parameter
 from data_contracts.errors import UsageError
 from flows.cli.completion import versions
 from flows.cli.config_file import FILE, GIVEN
-from flows.config import HOME, CommonOptions, Home, Mlflow, RunConfig, TrackingOptions, TrainingOptions, shared
+from flows.config import HOME, CommonOptions, Home, Mlflow, NameOptions, RunConfig, TrainingOptions, shared
 
 Json = Annotated[bool, Parameter(name="--json", help="End with one line of JSON on stdout.")]
 Budget = Annotated[str, Parameter(help="Time for the whole job, such as 10m: the most accurate method that fits it, "
@@ -139,7 +139,7 @@ def resolved_settings(options: CommonOptions) -> dict[str, str]:
             ours += [f"no setting {key!r}", f"{key} ", f"{key}:"]
         raise UsageError(error.what, where=FILE if error.what.startswith(tuple(ours)) else error.where,
                          hint=error.hint) from error
-    if isinstance(options, TrackingOptions):
+    if isinstance(options, NameOptions):
         require_name(options.name or raw.name)
     for key in ends_before_mining(options.method, options.preset, settings):
         say(f"warning: neither clusters nor negatives are mined: the first refresh is after {key}="

@@ -12,6 +12,8 @@ from pydantic import ValidationError
 from data_contracts.errors import UsageError
 from flows import deploy, deployed_flows
 from flows.cli.commands.deploy import _times
+from flows.cli.options import checked_config
+from flows.config import PrepareOptions
 from flows.deploy import plan
 from flows.forms import ApplyLabelsForm, EvaluateForm, PrepareForm, RetrainForm
 from flows.services import definitions
@@ -23,7 +25,7 @@ TAGS = ["method:ngame", "data:wordnet", "preset:cpu"]
 
 def forms(**changed):
     given = {**GIVEN, **changed}
-    return {"prepare": PrepareForm.model_validate(GIVEN), "retrain": RetrainForm.model_validate(given),
+    return {"prepare": PrepareForm.model_validate(given), "retrain": RetrainForm.model_validate(given),
             "evaluate": EvaluateForm.model_validate(given),
             "apply-labels": ApplyLabelsForm(name="wordnet", home=GIVEN["home"])}
 
@@ -150,7 +152,22 @@ def test_the_model_is_named_as_a_run_registers_it(cli, planted, tmp_path, monkey
     code, _, err = cli("deploy", "--data", "folder", "--dry-run")
     assert code == 0, err
     assert {each.full_name: each.parameters["config"].get("name") for each in planned} == {
-        "prepare/tickets": None, "evaluate/tickets": "", "retrain/tickets": "", "apply-labels/tickets": "tickets"}
+        "prepare/tickets": "", "evaluate/tickets": "", "retrain/tickets": "", "apply-labels/tickets": "tickets"}
+    planned.clear()
+    code, _, err = cli("deploy", "--data", "folder", "--dry-run", "--name", "mine")
+    assert code == 0, err
+    assert {each.full_name: each.parameters["config"]["name"] for each in planned} == dict.fromkeys(
+        ("prepare/mine", "evaluate/mine", "retrain/mine", "apply-labels/mine"), "mine")
+
+
+def test_what_is_prepared_is_of_the_named_model(cli, planted):
+    """As its training prepares it: with feedback on that model, not on one that is named like the data."""
+    config = PrepareForm.model_validate({**GIVEN, "name": "mine"}).to_run_config("prepare")
+    assert config.name == "mine" and config.command.endswith("--name mine")
+    options = PrepareOptions(data=str(planted), name="mine")
+    assert checked_config(options, "", "").name == "mine"
+    code, _, err = cli("prepare", "--data", str(planted), "--name", "a/b")
+    assert code == 2 and "'a/b' cannot be the name of a model" in err
 
 
 def test_the_champion_is_that_of_the_prepared_data_set(monkeypatch):

@@ -15,7 +15,7 @@ from typing import Any
 from data_contracts.errors import ContractError, ServerError, Stopped, UsageError
 from flows.cli.config_file import GIVEN
 from flows.cli.options import Budget, Json, checked_config, environment, home_flag, say
-from flows.config import RunConfig, TrainingOptions, Until
+from flows.config import PrepareOptions, RunConfig, TrainingOptions, Until
 from tasks.core.wording import plural
 
 
@@ -24,7 +24,7 @@ def run(*, options: RunConfig, budget: Budget = "", as_json: Json = False) -> No
     _finish(_flow("register", options, budget), options, as_json)
 
 
-def prepare(*, options: TrainingOptions) -> None:
+def prepare(*, options: PrepareOptions) -> None:
     """Read, check and pack a raw data set, and walk its graphs."""
     _flow("prepare", options)
 
