@@ -6,12 +6,19 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager, suppress
 
 import numpy as np
 import pytest
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from data_contracts.errors import Stopped
+from tasks.core.dask_workers import Workers
+from tasks.core.step import Console, run
+from tasks.core.store import Store
+from tasks.plan import pipeline
+from tests.support.planted import QUICK, write_planted
 from tests.support.toy import trained
 from tests.training.test_training import MINED, again, assert_same, checkpoints, interrupted
 from xcmodels.training.loop import Watch
@@ -60,6 +67,31 @@ run_round(Corpus(Path(corpus)), stage, stage.rounds[1], Mined(np.load(clusters))
 @pytest.fixture(scope="module")
 def toy():
     return trained("ngame")
+
+
+def test_a_step_that_was_stopped_goes_on_where_it_was(tmp_path):
+    """A run's step saves where its next attempt looks: results are equal without, and hours of training lost."""
+    plan = pipeline(write_planted(tmp_path / "raw", train=300, test=40, labels=20), "ngame", "cpu-learned",
+                    {**QUICK, "m1.epochs": "8", "m1.refresh_from": "8"})
+    store, done = Store(tmp_path / "home"), {}
+
+    def steps_taken(most):
+        """Train the first round until it has taken `most` optimiser steps; return how many it took."""
+        seen = []
+
+        @contextmanager
+        def watch(_):
+            yield seen.append, lambda: len(seen) >= most
+
+        with suppress(Stopped):
+            run(plan.train[0], done, store, none, Console(watch=watch))
+        return len(seen)
+
+    with Workers(count=0) as none:
+        for step in plan.prepare:
+            done[step.name] = run(step, done, store, none).artifact
+        assert [steps_taken(most) for most in (15, 10, 999)] == [15, 10, 15], "of 8 epochs of 5 steps"
+    assert store.find(plan.train[0].key(done)) is not None
 
 
 def test_killed_in_the_middle(toy, tmp_path):
