@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tasks.evaluation import evaluate
+from tests.support import oracles
 from tests.support.toy import trained
 from xcmodels import metrics
 from xcmodels.data.corpus import Ragged
@@ -41,6 +42,23 @@ def test_precision_is_of_the_labels_that_a_user_is_served(toy, measured):
         hits, counted = hits + len(truth.intersection(kept[row, :5].tolist())), counted + bool(truth)
     assert found["P/5"] == pytest.approx(100 * hits / (5 * counted))
     assert found["points"] == counted
+
+
+def test_calibration_interval_and_deciles_are_of_the_predicted_labels(toy, measured):
+    corpus, (folder, found), frequencies = toy.corpus, measured, toy.corpus.frequencies()
+    kept, scores, sure = (np.load(folder / f"{name}.npy") for name in ("predictions", "scores", "confidences"))
+    np.testing.assert_allclose(sure, Ranker(toy.retriever).calibration(scores), atol=1e-6)
+    truth = [set(corpus.positives["test"][row].tolist()) - set(corpus.filters["test"][row].tolist())
+             for row in range(len(kept))]
+    judged = [row for row, labels in enumerate(truth) if labels]
+    right = np.array([[label in truth[row] for label in kept[row, :5].tolist()] for row in judged])
+    error = oracles.calibration_error(sure[judged, :5].ravel(), right.ravel(), 15)
+    assert found["calibration/error"] == pytest.approx(error, abs=1e-3)
+    assert (found["P/1/low"], found["P/1/high"]) == metrics.mean_interval(right[:, 0])
+    deciles = json.loads((folder / "deciles.json").read_text())
+    for name in ("P/5", "PSP/5"):
+        assert sum(decile[name] for decile in deciles) == pytest.approx(found[name])
+    assert (deciles[0]["min_frequency"], deciles[-1]["max_frequency"]) == (min(frequencies), max(frequencies))
 
 
 def test_deep_recall_and_scores_alone_are_of_a_sample(toy, monkeypatch, tmp_path, measured):
