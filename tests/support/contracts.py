@@ -13,7 +13,7 @@ from data_contracts.verdict import Report
 
 Rows = dict[str, list[dict]]
 FILES = {"queries": "trn.json", "labels": "lbl.json", "positives": "trn.json", "filters": "filter.txt",
-         "anchors": "category.txt", "edges": "category_trn.txt", "broader": "broader.tsv"}
+         "anchors": "category.txt", "edges": "category_trn.txt", "broader": "broader.tsv", "rejected": "m.jsonl"}
 
 
 def good() -> Rows:
@@ -29,9 +29,11 @@ def good() -> Rows:
         "positives.train": [{"query": i, "label": i % 6, "relevance": 1.0} for i in range(12)],
         "positives.test": [{"query": i, "label": i, "relevance": .5} for i in range(6)],
         "filters.train": [{"query": 0, "label": 0}, {"query": 1, "label": 1}], "filters.test": [],
+        "rejected.train": [{"query": 0, "label": 3}, {"query": 1, "label": 3}],
         "broader": [{"concept": f"label{i}", "broader": "top"} for i in (1, 2, 2)],
         "anchors.category": [{"id": i, "title": f"anchor {i}"} for i in range(3)],
         "edges.category.train": edges, "edges.category.label": edges, "walks.category.train": edges,
+        "pruned.category.train": [{"node": i, "anchor": i % 3} for i in range(6)],
         "tokens.train": [*tokens, {"id": 12, "title": [3], "content": [1, 2], "augmented": True}],
         "clusters": [{"query": i, "cluster": i // 3} for i in range(12)],
         "negatives": [{"query": i, "labels": [(i + 1) % 6, (i + 2) % 6][:i % 3]} for i in range(12)],

@@ -50,6 +50,8 @@ BROKEN = [
     ("positives.test", 3, {"query": 6}, "reference", 6),
     ("positives.train", 6, {"label": 2**40}, "reference", 2**40),
     ("filters.train", 1, {"label": -1}, "reference", -1),
+    ("rejected.train", 0, {"label": 0}, "rejected_is_positive", 0),
+    ("rejected.train", 1, {"query": 12}, "reference", 12),
     ("broader", 1, {"concept": "\t"}, "uid_present", None),
     ("broader", 1, {"broader": "a\x00"}, "control_characters", r"a\x00"),
     ("edges.category.train", 3, {"node": 12}, "reference", 12),
@@ -57,6 +59,7 @@ BROKEN = [
     ("edges.category.label", 3, {"anchor": 3}, "reference", 3),
     ("edges.category.train", 3, {"weight": float("nan")}, "weight_range", "nan"),
     ("walks.category.train", 3, {"node": 12}, "reference", 12),
+    ("pruned.category.train", 3, {"anchor": 3}, "reference", 3),
     ("clusters", 6, {"cluster": -1}, "cluster_range", -1),
     ("clusters", 6, {"query": 5}, "id_unique", 5),
     ("clusters", 6, {"query": 18}, "reference", 18),
@@ -101,7 +104,11 @@ def test_what_only_warns(tmp_path, rule):
     same = {"title": "train title 0", "content": "about train 0"}
     if rule in ("duplicate_text", "conflicting_labels"):
         tables["queries.train"][7].update(same)
-        tables["positives.train"][7]["label"] = 0 if rule == "duplicate_text" else 1
+        tables["positives.train"][7]["label"] = 0
+    if rule == "conflicting_labels":    # of as many labels, whose ids have the same sum
+        tables["positives.train"] = [row for row in tables["positives.train"] if row["query"] not in (0, 7)] + [
+            {"query": query, "label": label, "relevance": 1.0} for query, labels in ((0, (1, 4)), (7, (2, 3)))
+            for label in labels]
     elif rule == "queries_without_label":
         del tables["positives.test"][4]
     else:
