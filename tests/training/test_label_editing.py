@@ -77,6 +77,18 @@ def test_an_added_label_is_found_by_its_own_text(folder, tmp_path):
         assert sum(why.parts.values()) == pytest.approx(dict((x.id, x.score) for x in best)[60 + place], abs=1e-5)
 
 
+@pytest.mark.parametrize("folder", ["classifier"], indirect=True)
+def test_added_labels_score_no_higher_than_trained_ones(folder, tmp_path):
+    """By its text's own vector each would stand before the right labels of all other texts."""
+    before = Retriever.load(folder)
+    after = edited(folder, tmp_path / "r", *(Edit(ADD, f"again:{label}", before.titles[label]) for label in range(60)))
+    texts = before.examples.side.tokens(np.arange(len(before.examples.texts)))
+    ids, found = after.search(texts, len(after))
+    by_label = np.empty_like(found)
+    np.put_along_axis(by_label, ids, found, axis=1)
+    assert np.quantile(by_label[:, 60:], 0.999) == pytest.approx(np.quantile(by_label[:, :60], 0.999), rel=1e-3)
+
+
 def test_the_other_labels_keep_their_ids_texts_and_scores(folder, tmp_path):
     before, after = Retriever.load(folder), edited(folder, tmp_path / "r", *NEW, Edit(REMOVE, "label:9"))
     for text in TEXTS:
