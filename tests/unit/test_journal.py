@@ -1,5 +1,6 @@
 """The journal of label edits: whole commands in order, whatever is killed, and whoever writes."""
 
+import os
 from multiprocessing import get_context
 
 import pytest
@@ -63,6 +64,23 @@ def test_a_line_that_was_damaged_is_named(tmp_path):
         with pytest.raises(DamagedArtifact) as caught:
             journal.entries()
         assert caught.value.where.endswith("m.jsonl:2")
+
+
+def test_what_was_appended_is_on_the_disk_under_its_name(tmp_path, monkeypatch):
+    """Else a power cut takes what was acknowledged, or the whole file."""
+    flushed, fsync = set(), os.fsync
+
+    def watched(file):
+        flushed.add(os.readlink(f"/proc/self/fd/{file}"))
+        fsync(file)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    FeedbackJournal(tmp_path, "m").append([Feedback("a wolf", ["L1"])])
+    journal = Journal(tmp_path, "m")
+    with journal.alone():
+        journal.append(ENTERED)
+    assert flushed == {str(tmp_path), *(f"{tmp_path}/{kind}{file}" for kind in ("feedback", "labels")
+                                        for file in ("", "/m.jsonl"))}
 
 
 def _write(path, number):
