@@ -94,11 +94,11 @@ def _write(home, number):
 
 
 def test_two_writers_do_not_mix(tmp_path):
-    writers = [get_context("spawn").Process(target=_write, args=(tmp_path, number)) for number in range(2)]
+    writers = [get_context("fork").Process(target=_write, args=(tmp_path, number)) for number in range(2)]
     for writer in writers:
         writer.start()
     for writer in writers:
-        writer.join(60)
+        writer.join(300)
         assert writer.exitcode == 0
     texts = [one.text for one in FeedbackJournal(tmp_path, "m").read()]
     assert len(texts) == 200 and texts[::2] == texts[1::2]

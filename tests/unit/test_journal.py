@@ -91,11 +91,11 @@ def _write(path, number):
 
 
 def test_two_writers_do_not_mix(tmp_path):
-    workers = [get_context("spawn").Process(target=_write, args=(tmp_path, number)) for number in range(2)]
+    workers = [get_context("fork").Process(target=_write, args=(tmp_path, number)) for number in range(2)]
     for worker in workers:
         worker.start()
     for worker in workers:
-        worker.join(60)
+        worker.join(300)
         assert worker.exitcode == 0
     uids = [edit.uid for edit in Journal(tmp_path, "m").edits()]
     assert len(uids) == 80 and all(second == f"{first}b" for first, second in zip(uids[::2], uids[1::2], strict=True))
