@@ -11,6 +11,7 @@ from contextlib import nullcontext, suppress
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from data_contracts.errors import ProjectError, ServerError
 from tasks.core.files import fsync, link, locked, secret
@@ -70,6 +71,15 @@ def signed_in(home: Path) -> dict[str, str]:
     """Return the environment variables by which MLflow's clients sign in to the home's server."""
     user, _, token = password(home).partition(":")
     return {"MLFLOW_TRACKING_USERNAME": user, "MLFLOW_TRACKING_PASSWORD": token}
+
+
+def without_sign_in(address: str) -> str:
+    """Return a server's address without the user and password in it, by which this process signs in from now on."""
+    parts = urlsplit(address)
+    if parts.username and parts.password:
+        os.environ |= {"MLFLOW_TRACKING_USERNAME": unquote(parts.username),
+                       "MLFLOW_TRACKING_PASSWORD": unquote(parts.password)}
+    return without_passwords(address)
 
 
 def probe(address: str) -> None:

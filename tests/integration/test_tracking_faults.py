@@ -20,6 +20,7 @@ from tasks.tracking import mlflow_client
 from tasks.tracking.tracker import Tracker
 from tests.support import tiny
 from tests.support.long_tests import at_length
+from tests.support.planted import write_planted
 from tests.unit.test_tracking import ABOUT, EXPECTED, ROOT, STEPS, points, started, whole
 
 KILLED = """
@@ -100,6 +101,17 @@ def test_training_goes_on_without_a_server(tmp_path, caplog):
     assert caught.value.exit_code == 5
     assert len(caplog.records) == 1 and "the run goes on" in caplog.text
     assert "secret" not in caplog.text + str(caught.value)
+
+
+def test_prefect_keeps_no_password_of_a_run(cli, monkeypatch, tmp_path):
+    """It keeps the parameters of a flow: the process signs in by its environment, and the flow has the bare address."""
+    given = list[tuple[str, str, str]]()
+    monkeypatch.setattr("flows.services.definitions.ensure_prefect", lambda *_, **__: False)
+    monkeypatch.setattr("flows.run.run", lambda config, until: given.append((
+        config.mlflow, os.environ["MLFLOW_TRACKING_USERNAME"], os.environ["MLFLOW_TRACKING_PASSWORD"])))
+    code, _, said = cli("run", "--data", str(write_planted(tmp_path / "data", train=30, test=9, labels=5)),
+                        "--mlflow", "http://ann:s3%40cret@127.0.0.1:9")
+    assert (code, given) == (0, [("http://127.0.0.1:9", "ann", "s3@cret")]) and "cret" not in said
 
 
 def test_a_password_in_what_mlflow_says_is_shown_nowhere(tmp_path, monkeypatch, caplog):

@@ -69,8 +69,10 @@ def _flow(until: Until, options: TrainingOptions, budget: str = "") -> Any:
     from flows.preview import server_addresses
     from flows.services.definitions import ensure_prefect, lost_server_explained, mlflow_of
     from flows.services.environment import full_disk_explained
+    from tasks.tracking.mlflow_client import without_sign_in
 
-    config.mlflow = mlflow_of(options.home, config.mlflow)
+    # Prefect keeps what a flow is given, and shows it
+    config.mlflow = without_sign_in(mlflow_of(options.home, config.mlflow))
     for name, address in server_addresses(options.home, config.mlflow).items():
         say(f"{name:<10} {address}")
     if config.mlflow and until != "prepare":
