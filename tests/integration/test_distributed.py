@@ -15,9 +15,10 @@ import torch
 from safetensors.torch import load_file
 
 from tests.conftest import ROOT
-from tests.support import toy
+from tests.support import torchrun_worker, toy
 from xcmodels.methods.siamesexml.method import siamesexml
 from xcmodels.methods.unidec.method import unidec
+from xcmodels.nn import distributed
 from xcmodels.nn.encoder_config import EncoderConfig
 from xcmodels.training.local_run import TrainedMethod, train_all
 
@@ -27,16 +28,20 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def run(processes: int, jobs: list[dict[str, Any]], out: Path) -> list[dict[str, Any]]:
     """Train the rounds by so many processes; -> the losses, and the bytes of label tables that each process held.
 
-    One process needs no torchrun, which imports torch for itself.
+    One process is this one, with nothing to join.
     """
     out.mkdir(exist_ok=True)
     (out / "jobs").write_bytes(pickle.dumps(jobs))
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-    done = subprocess.run(
-        [sys.executable, *(launcher if processes > 1 else []), str(ROOT / "tests" / "support" / "torchrun_worker.py"),
-         str(out / "jobs"), str(out)], capture_output=True, text=True, timeout=500,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"})
-    assert done.returncode == 0, done.stderr
+    if processes == 1:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(distributed, "BLOCK", torchrun_worker.BLOCK)
+            torchrun_worker.train(out / "jobs", out)
+    else:
+        done = subprocess.run(
+            [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes),
+             torchrun_worker.__file__, str(out / "jobs"), str(out)], capture_output=True, text=True, timeout=500,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"})
+        assert done.returncode == 0, done.stderr
     return [json.loads((out / f"{number}.json").read_text()) for number in range(len(jobs))]
 
 

@@ -18,12 +18,20 @@ from xcmodels.nn import distributed
 from xcmodels.training.loop import Interrupted, Progress, Watch, train_round
 from xcmodels.training.optimisers import Optimisers
 
+BLOCK = 1000    # so that a table of the toy corpus is several blocks
+
 
 def main(jobs: Path, out: Path) -> None:
-    """Train every round in the pickled list `jobs`; a job may stop after some steps, and another may resume it."""
+    """Train every round in the pickled list `jobs`, together with the other processes."""
     torch.set_num_threads(1)
-    distributed.BLOCK = 1000    # so that a table of the toy corpus is several blocks
+    distributed.BLOCK = BLOCK
     distributed.join()
+    train(jobs, out)
+    distributed.exit_process()
+
+
+def train(jobs: Path, out: Path) -> None:
+    """Train every round in the pickled list `jobs`; a job may stop after some steps, and another may resume it."""
     for number, job in enumerate(pickle.loads(jobs.read_bytes())):
         losses: list[float] = []
 
@@ -50,7 +58,6 @@ def main(jobs: Path, out: Path) -> None:
             label_bytes = [_label_bytes(stage, model)]
         if distributed.rank() == 0:
             (out / f"{number}.json").write_text(json.dumps({"losses": losses, "held": label_bytes}))
-    distributed.exit_process()
 
 
 def _label_bytes(stage: object, model: object) -> int:
