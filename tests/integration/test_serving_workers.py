@@ -16,6 +16,7 @@ import pytest
 from serving.workers.shared_status import HEARTBEAT_TIMEOUT, Board, BoardPeers, WorkerLoad, WorkerStatus
 from tests.conftest import ROOT
 from tests.support.forked import run_xc
+from tests.support.long_tests import at_length
 from tests.support.running_server import ServedModels, running, within
 
 TWO = ("--workers", "2")
@@ -196,8 +197,8 @@ def test_damage_shows_whichever_worker_is_asked(models):
         assert b"\nxc_degraded 1.0" in server.ask("/metrics").body
 
 
-@pytest.mark.parametrize(("number", "all_of_them"), [(signal.SIGTERM, False), (signal.SIGTERM, True),
-                                                     (signal.SIGINT, True)])
+@pytest.mark.parametrize(("number", "all_of_them"), [(signal.SIGTERM, False), (signal.SIGINT, True), pytest.param(
+    signal.SIGTERM, True, marks=at_length("one gets it, and all get another, here"))])
 def test_what_was_asked_is_answered_before_the_end(models, number, all_of_them):
     """A service manager signals every process of a service, a terminal every one of its foreground."""
     with running(models.home, *TWO) as server:
