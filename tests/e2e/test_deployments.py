@@ -1,7 +1,8 @@
-"""Deployments on a real server and worker: applied, refused, run by hand and by schedule, one training at a time."""
+"""A home that is up: what `xc up` and `xc status` find and start again, and deployments, by hand and by schedule."""
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -10,16 +11,20 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
+import psutil
 import pytest
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.exceptions import PrefectHTTPStatusError
 
+from flows.deploy import WATCH
 from flows.services.definitions import password
 from flows.services.processes import processes
 from tasks.core.store import Store
+from tasks.tracking import mlflow_client
 from tests.support.forked import start_xc
-from tests.support.home_services import Home, answers, left_over, until, up
+from tests.support.home_services import Home, answers, asked, left_over, until, up
 from tests.support.long_tests import at_length
 from tests.support.planted import write_planted
 from tests.support.run_command import settings
@@ -36,6 +41,80 @@ def data(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def home(tmp_path_factory) -> Iterator[Home]:
     yield from up(tmp_path_factory.mktemp("deployed"))
+
+
+def test_a_second_up_starts_nothing_and_makes_what_prefect_lacks(home):
+    with home.prefect() as client:
+        client.delete_work_pool("gpu")
+        [watch] = client.read_automations_by_name(WATCH)
+        client.delete_automation(watch.id)
+    before = home.status()
+    assert {row["state"] for row in before.values()} == {"well"} and home.xc("status")[0] == 0
+    code, _, said = home.xc("up")
+    assert code == 0 and said.count("already up") == len(before) == 5
+    assert home.status() == before
+    with home.prefect() as client:
+        assert client.read_work_pool("gpu") and client.read_automations_by_name(WATCH)
+
+
+def test_what_has_ended_is_told_and_started_again_alone(home):
+    before = home.status()
+    psutil.Process(before["supervisor"]["pid"]).kill()
+    psutil.Process(before["worker-cpu"]["pid"]).kill()
+    code, _, said = home.xc("status")
+    assert code == 5 and "of 5 parts: " in said and "worker-cpu has ended" in said and "supervisor has ended" in said
+    code, _, said = home.xc("up")
+    assert code == 0 and said.count("already up") == 3, said
+    after = home.status()
+    for name in ("worker-cpu", "supervisor"):
+        assert after[name]["well"] and after[name]["pid"] != before.pop(name)["pid"]
+    assert before.items() <= after.items()
+
+
+def test_the_servers_want_a_password_a_token_and_their_own_name(home):
+    prefect, mlflow, app = (home.stack.running(name).address for name in ("prefect", "mlflow", "app"))
+    mine = mlflow_client.password(home.home)
+    assert asked(f"{prefect}/api/flows/00000000-0000-0000-0000-000000000000") == 401
+    for name in ("prefect", "mlflow"):
+        assert (home.home / name / "password").stat().st_mode & 0o077 == 0
+    experiments = f"{mlflow}/api/2.0/mlflow/experiments/search?max_results=1"
+    new = f"{mlflow}/api/2.0/mlflow/runs/create"
+    file = f"{mlflow}/api/2.0/mlflow-artifacts/artifacts/1/x.py"
+    assert [asked(experiments), asked(f"{mlflow}/graphql", data=b"{}"), asked(f"{mlflow}/"),
+            asked(file, method="PUT", data=b"x"), asked(experiments, "xc:no")] == [401] * 5
+    assert asked(experiments, mine) == asked(f"{mlflow}/", mine) == asked(f"{mlflow}/health") == 200
+    assert asked(file, mine, method="PUT", data=b"x") == 503, "it takes files for paths of this machine"
+    assert asked(new, mine, data=b"{}", Host="evil.example") == 421
+    evil = {"Origin": "http://localhost:9999", "Content-Type": "application/json"}
+    assert asked(new, mine, data=b"{}", **evil) == asked(experiments, mine, **evil) == 403
+    assert asked(f"{app}/predict", data=b"{}", **evil) == 403
+    assert asked(f"{prefect}/api/flows/", password(home.home), data=b'{"name": "x"}', **evil) == 403
+    answer = urllib.request.urlopen(urllib.request.Request(f"{prefect}/api/health", headers=evil))
+    assert "Access-Control-Allow-Origin" not in answer.headers
+
+
+def test_servers_that_exist_are_used_and_not_started(home, tmp_path):
+    """Only a worker and an app are started beside somebody else's Prefect and MLflow, and only they are ended."""
+    other = Home(tmp_path / "home")
+    servers = {"PREFECT_API_URL": f"{home.stack.running('prefect').address}/api",
+               "PREFECT_API_AUTH_STRING": password(home.home), "XC_MLFLOW": home.stack.running("mlflow").address}
+    code, _, said = other.xc("up", **servers)
+    assert code == 0 and said.count("not started") == 2, said
+    assert set(other.status()) == {"worker-cpu", "app", "supervisor"}
+    code, _, said = other.xc("models", **servers)
+    assert code == 5 and "401" in said and "hint: sign in by MLFLOW_TRACKING_USERNAME" in said
+    code, _, said = other.xc("models", **servers, **mlflow_client.signed_in(home.home))
+    assert code == 0, said
+    assert other.xc("down")[0] == 0
+    assert home.stack.running("prefect").well and home.stack.running("mlflow").well
+
+
+def test_the_home_signs_in_to_its_own_mlflow(home):
+    """By whatever address of it is given, and past the environment's password for another one."""
+    address = home.stack.running("mlflow").address
+    for words in ((), ("--mlflow", address.replace("127.0.0.1", "localhost"))):
+        code, _, said = home.xc("models", *words, MLFLOW_TRACKING_USERNAME="me", MLFLOW_TRACKING_PASSWORD="other")
+        assert code == 0, said
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +187,10 @@ def test_one_training_at_a_time_by_hand_and_by_schedule(home, deployed):
     """A run that was killed is seen at once; the one that waited for it goes on; cron runs reuse what it made."""
     with Store(home.home).run_lock(240), home.prefect() as client:
         deployment = client.read_deployment_by_name("retrain/small").id
-        first, second = (client.create_flow_run_from_deployment(deployment).id for _ in range(2))
+        code, _, said = home.xc(*deployed, "--now", "retrain")
+        assert code == 0 and "retrain/small begins: " in said, said
+        first = UUID(re.search(r"/flow-run/(\S+)", said)[1])
+        second = client.create_flow_run_from_deployment(deployment).id
 
         def state(run: Any) -> Any:
             return client.read_flow_run(run).state

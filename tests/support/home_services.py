@@ -1,5 +1,6 @@
 """A home whose services use free ports, and `xc` commands in it."""
 
+import base64
 import json
 import os
 import socket
@@ -108,3 +109,15 @@ def answers(address: str) -> int:
         return int(urllib.request.urlopen(address, timeout=5).status)
     except urllib.error.HTTPError as error:
         return error.code
+
+
+def asked(address: str, signed_in: str = "", *, method: str | None = None, data: bytes | None = None,
+          **headers: str) -> int:
+    """Return the status with which a server answers a request, by "user:password" where one is given."""
+    if signed_in:
+        headers["Authorization"] = "Basic " + base64.b64encode(signed_in.encode()).decode()
+    try:
+        with urllib.request.urlopen(urllib.request.Request(address, data, headers, method=method)) as reply:
+            return int(reply.status)
+    except urllib.error.HTTPError as refused:
+        return refused.code

@@ -1,4 +1,4 @@
-"""Who may ask the home's MLflow server; tests/e2e/test_stack.py asks a real one."""
+"""Who may ask the home's MLflow server; tests/e2e/test_deployments.py asks a real one."""
 
 import base64
 
