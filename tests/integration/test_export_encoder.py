@@ -22,7 +22,8 @@ from tokenizers import Tokenizer
 
 from tasks.export import export
 from tasks.export.export import write_files
-from tasks.export.label_vectors import named_vectors
+from tasks.export.label_vectors import named_vectors, write_labels
+from tasks.registry.resolve import load
 from tasks.registry.tags import METRICS
 from tests.conftest import ROOT
 from tests.support import tiny
@@ -239,14 +240,12 @@ def test_the_command_writes_a_folder(run, tmp_path, models):
     assert {path.name for path in (tmp_path / "out").iterdir()} >= {
         "README.md", "labels.jsonl", "labels.safetensors", "modules.json", "tokenizer.json", "xcflow_encoder.py"}
     labels = [json.loads(line) for line in (tmp_path / "out" / "labels.jsonl").read_text().splitlines()]
-    assert [label["text"] for label in labels] == tiny.LABELS
-    assert labels[3] == {"id": 3, "uid": "tiny:3", "text": tiny.LABELS[3]}
+    assert labels == [{"id": label, "uid": f"tiny:{label}", "text": text} for label, text in enumerate(tiny.LABELS)]
+    for version, to, file in (("xc@champion", "onnx", "query.onnx"), ("xc/1", "hub-folder", ".gitattributes")):
+        assert run(version, to, "--to", to)[0] == 0 and (tmp_path / to / file).exists()
 
 
 def test_removed_labels_are_left_out(tmp_path, models):
-    from tasks.export.label_vectors import write_labels
-    from tasks.registry.resolve import load
-
     retriever = load("xc", models.store.home)
     retriever.removed = np.array([0, 7])
     write_labels(retriever, tmp_path)

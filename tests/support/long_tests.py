@@ -4,7 +4,9 @@ import os
 
 import pytest
 
+ALL_FAULTS = bool(os.environ.get("XC_ALL_FAULTS"))
+
 
 def at_length(reason: str) -> pytest.MarkDecorator:
     """Mark a test, or parameters of one, that `make test` leaves out, with the reason why."""
-    return pytest.mark.skipif(not os.environ.get("XC_ALL_FAULTS"), reason=f"{reason}; set XC_ALL_FAULTS=1")
+    return pytest.mark.skipif(not ALL_FAULTS, reason=f"{reason}; set XC_ALL_FAULTS=1")

@@ -10,6 +10,9 @@ from tasks.core.store import Store
 from tests.support.planted import QUICK
 from tests.support.tiny import fresh_store
 
+PREPARED = ("tables", "contract", "tokens", "walks", "corpus")    # kinds of what is made of data before training
+TRAINED = ("mined", "checkpoint", "vectors", "retriever", "evaluation")
+
 
 def settings(**more: str) -> list[str]:
     """Return --set options with which a run takes seconds."""
@@ -38,12 +41,16 @@ def copied(home: Path, to: Path) -> Path:
 
 def prepared(home: Path, to: Path) -> Path:
     """Copy from a home what was made of its data before training, into a new home at `to`; return that."""
-    store, new = Store(home), fresh_store(to)
-    for key, manifest in store.steps():
-        if manifest["kind"] in ("tables", "contract", "tokens", "walks", "corpus") and (made := store.find(key)):
-            shutil.copytree(home / made.path, new.home / made.path, copy_function=os.link, dirs_exist_ok=True)
-            new.set_ref("steps", key, asdict(made))
+    copy_results(Store(home), new := fresh_store(to), PREPARED)
     return new.home
+
+
+def copy_results(store: Store, to: Store, kinds: tuple[str, ...]) -> None:
+    """Copy the results of steps of some kinds from a home to another."""
+    for key, manifest in store.steps():
+        if manifest["kind"] in kinds and (made := store.find(key)):
+            shutil.copytree(store.home / made.path, to.home / made.path, copy_function=os.link, dirs_exist_ok=True)
+            to.set_ref("steps", key, asdict(made))
 
 
 def objects(home: Path) -> dict[str, str]:
