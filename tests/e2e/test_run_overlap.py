@@ -1,6 +1,5 @@
 """A refresh beside the training that does not wait for it: the same model, and a retry that costs no training."""
 
-import json
 import os
 import time
 
@@ -32,17 +31,18 @@ def latest(name: str):
 
 def test_what_is_mined_with_an_older_model_is_the_same_beside_training(whole, planted, xc, tmp_path):
     """With `ahead` 2, epoch 4 has the negatives of the model of epoch 2: epochs 2 and 3 train meanwhile."""
-    settings = [word for key, value in (ASTRA_ALONE | {"ahead": "2"}).items() for word in ("--set", f"{key}={value}")]
+    chosen = ASTRA_ALONE | {"ahead": "2", "epochs": "6", "refresh_from": "2", "refresh_every": "2"}
+    settings = [word for key, value in chosen.items() for word in ("--set", f"{key}={value}")]
     made = {}
     for overlap in ("always", "never"):
         home = prepared(whole[0], tmp_path / overlap)
-        code, out, said = xc("run", "--data", str(planted), "--method", "astra", "--preset", "cpu-learned", "--home",
-                             str(home), "--name", overlap, "--overlap", overlap, "--workers", "1", "--json", *settings)
+        code, _, said = xc("train", "--data", str(planted), "--method", "astra", "--preset", "cpu-learned", "--home",
+                           str(home), "--overlap", overlap, "--workers", "1", *settings)
         assert code == 0, said
-        made[overlap] = objects(home), json.loads(out)["metrics"]
-        mining = latest("astra · planted · mine joint round 2")
+        made[overlap] = objects(home)
+        mining = latest("astra · planted · mine joint round 3")
         assert "5 hard negatives each" in mining.state.message and "made in" in mining.state.message
-    assert mining.start_time >= latest("astra · planted · joint round 1").end_time
+    assert mining.start_time >= latest("astra · planted · joint round 2").end_time
     assert made["always"] == made["never"]
 
 
