@@ -1,13 +1,11 @@
 """The whole job by every method but NGAME, which test_run.py takes apart: from a raw folder to answers."""
 
-import gzip
 import json
-import shutil
 
 import pytest
 
 from tests.support.long_tests import at_length
-from tests.support.planted import QUICK_JOINT, words
+from tests.support.planted import QUICK_JOINT, words, write_planted
 from tests.support.run_command import prepared
 
 # Each with its settings and what it says of what it mined; the other settings of their parts have tests of their own.
@@ -50,14 +48,11 @@ def test_the_whole_job(planted, home, xc, method):
     assert said.count("s  mine ") == {"siamesexml++": 1, "astra": 4}.get(method, 2)    # ASTRA: twice for M1
 
 
-def test_labels_that_have_numbers_alone(planted, tmp_path, xc):
+def test_labels_that_have_numbers_alone(tmp_path, xc):
     """ASTRA learns from the queries alone; a method that reads label texts is refused before anything is made."""
-    data = tmp_path / "data"
-    shutil.copytree(planted, data)
-    with gzip.open(data / "lbl.json.gz") as file:
-        n = len(file.readlines())
+    data = write_planted(tmp_path / "data", train=500, test=120, labels=40)
     (data / "lbl.json.gz").unlink()
-    (data / "dataset.json").write_text(json.dumps({"name": "numbered", "labels": n}))
+    (data / "dataset.json").write_text(json.dumps({"name": "numbered", "labels": 40}))
     there = ("--data", str(data), "--home", str(tmp_path / "home"), "--workers", "0", "--json")
     code, _, said = xc("run", *there, "--method", "ngame", "--preset", "cpu-learned")
     assert code == 2 and "--method astra --preset cpu-numbered" in said and not (tmp_path / "home").exists()
