@@ -10,6 +10,8 @@ from tasks.tracking.tracker import Tracker
 from tests.support.planted import words
 from tests.support.run_command import command, copied
 
+SHORTER = {"m1.epochs": "8", "m2.epochs": "2", "m2.refresh_from": "1", "m2.refresh_every": "1"}    # than the first
+
 
 def test_the_next_training_learns_what_reviewers_say(whole, planted, xc, tmp_path):
     home = copied(whole[0], tmp_path / "home")
@@ -20,10 +22,10 @@ def test_the_next_training_learns_what_reviewers_say(whole, planted, xc, tmp_pat
     journal.append(said)
     assert len(journal.begin()) == 60    # as a run does that is then killed
     journal.append([Feedback(" ".join(words(5)), ["L6"])])
-    code, out, told = xc(*command(planted, home))
+    code, out, told = xc(*command(planted, home, **SHORTER))
     assert code == 0, told
     assert "with feedback on 60 texts, feedback/planted.jsonl" in told and json.loads(out)["version"] == "2"
-    words_of_run = [word for word in command(planted, home)[1:] if word != "--json"]
+    words_of_run = [word for word in command(planted, home, **SHORTER)[1:] if word != "--json"]
     assert journal.begun() is None and xc("prepare", *words_of_run)[0] == 0
     assert journal.begun() is None, "what trains nothing begins no training"
     assert len(journal.begin()) == 61
