@@ -2,6 +2,8 @@
 
 import importlib.metadata
 import json
+import os
+import pwd
 import shutil
 import subprocess
 import sys
@@ -15,6 +17,7 @@ from flows.cli import app as commands
 from flows.deploy import FILE
 from tests.conftest import ROOT
 from tests.support.home_services import Home, left_over
+from tests.support.long_tests import ALL_FAULTS
 
 PACKAGES = ("data_contracts", "flows", "serving", "tasks", "xcflow", "xcmodels")
 
@@ -45,7 +48,10 @@ def test_a_wheel_has_every_file_of_the_packages_and_the_licence(wheel):
 
 @pytest.mark.timeout(1500)
 def test_a_wheel_does_the_whole_job_from_an_empty_folder(wheel, tmp_path):
-    """Installed in an environment of its own, which has this one's libraries and nothing of this checkout."""
+    """Installed in an environment of its own, which has this one's libraries and nothing of this checkout.
+
+    Its servers start and answer by XC_ALL_FAULTS=1 alone; test_deployments.py starts those of the checkout.
+    """
     environment, here = tmp_path / "environment", tmp_path / "empty"
     here.mkdir()
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
@@ -78,6 +84,11 @@ def test_a_wheel_does_the_whole_job_from_an_empty_folder(wheel, tmp_path):
     made = json.loads(done("run", "--data", "tickets", "--preset", "cpu-learned", "--workers", "1", "--json", *small))
     assert made["version"] == "1" and made["metrics"]["P/1"] > 80
     assert '"text": "owl' in done("predict", "--k", "1", "an owl")
+    assert json.loads(done("presets", "--json"))["ngame"]["cpu"]
+    done("service", "systemd", "units", "--user", pwd.getpwuid(os.getuid()).pw_name)
+    assert f"ExecStart={environment}/bin/python" in (here / "units" / "xc-app.service").read_text()
+    if not ALL_FAULTS:
+        return
     try:
         done("up", "--model", "tickets")
         done("deploy", "--data", "tickets", "--preset", "cpu-learned")
