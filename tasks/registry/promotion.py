@@ -16,13 +16,12 @@ from tasks.registry.champions import move, replaced_by_a_person, score_of
 from tasks.registry.resolve import Resolved, resolve
 from tasks.registry.tags import (
     BASE,
-    DIGEST,
     GATES,
     TEST,
     Version,
     champion_of,
     trained_version,
-    versions_of,
+    version_of_retriever,
 )
 from tasks.tracking.mlflow_client import Client
 from tasks.tracking.tracker import Tracker
@@ -91,7 +90,7 @@ def promote_by_gates(tracker: Tracker, name: str, version: str, compare: Compare
 def decision_on_record(tracker: Tracker, name: str, retriever_digest: str) -> tuple[str, PromotionDecision] | None:
     """Return the version that holds a retriever, and what the gates said of it; None where there is none."""
     with tracker.required() as client:
-        version = next((each for each in versions_of(client, name) if each.tags.get(DIGEST) == retriever_digest), None)
+        version = version_of_retriever(client, name, retriever_digest)
         if version is None:
             return None
         told, champion = json.loads(version.tags.get(GATES, "{}")), champion_of(client, name)

@@ -27,6 +27,7 @@ from tasks.registry.tags import (
     champion_of,
     require_name,
     trained_version,
+    version_of_retriever,
     versions_of,
 )
 from tasks.tracking.identity import Identity, identity
@@ -119,8 +120,7 @@ def _version_of(client: Client, name: str, digest: str) -> Version | None:
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
-    return next((version for version in versions_of(client, name)
-                 if version.tags.get(DIGEST) == digest and version.status == "READY"), None)
+    return version_of_retriever(client, name, digest)
 
 
 def check_owner(tracker: Tracker, name: str, data: str) -> None:

@@ -58,6 +58,12 @@ def versions_of(client: Client, name: str) -> list[Version]:
     return list(all_pages(client.search_model_versions, filter_string=f"name = '{name}'"))
 
 
+def version_of_retriever(client: Client, name: str, digest: str) -> Version | None:
+    """Return the version that holds the retriever of a digest; None where there is none that is ready."""
+    return next((version for version in versions_of(client, name)
+                 if version.tags.get(DIGEST) == digest and version.status == "READY"), None)
+
+
 def registered_digests(tracker: Tracker) -> set[str]:
     """Return the digests of all versions' retrievers, which garbage collection has to keep."""
     with tracker.required() as client:

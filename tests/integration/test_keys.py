@@ -109,7 +109,7 @@ def test_a_key_has_no_other_method_and_nothing_that_shows_or_serves(data, method
 
 
 @pytest.fixture
-def copy(tmp_path, monkeypatch):
+def packages(tmp_path, monkeypatch):
     """A copy of the packages, of which keys are made meanwhile."""
     for package in ("xcmodels", "tasks", "flows", "data_contracts", "serving"):
         shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
@@ -128,7 +128,7 @@ def parse_anew():
         cached.cache_clear()
 
 
-def test_an_edit_that_can_change_nothing_redoes_nothing(data, copy):
+def test_an_edit_that_can_change_nothing_redoes_nothing(data, packages):
     """After an import was added to each file in turn, by steps of another key than before; and after one that counts.
 
     Steps that read what those make are made again, too: tests/unit/test_steps.py.
@@ -144,13 +144,13 @@ def test_an_edit_that_can_change_nothing_redoes_nothing(data, copy):
 
     known = about()
     for name in FREE:
-        edit(copy / name)
+        edit(packages / name)
     assert redone() == []
-    edit(copy / "tasks" / "evaluation" / "evaluate.py")
+    edit(packages / "tasks" / "evaluation" / "evaluate.py")
     assert redone() == ["evaluate"]
-    edit(copy / "xcmodels" / "retrieval" / "examples.py")
+    edit(packages / "xcmodels" / "retrieval" / "examples.py")
     assert redone() == ["build retriever"]
-    edit(copy / "xcmodels" / "nn" / "losses.py")
+    edit(packages / "xcmodels" / "nn" / "losses.py")
     assert "encoder round 0" in (changed := redone()) and "pack" not in changed
 
 
