@@ -5,6 +5,7 @@ Each takes one form. All but apply-labels wait until no other run uses the home.
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from prefect import State, flow, task
 from prefect.artifacts import create_table_artifact
@@ -67,8 +68,13 @@ def apply_labels(config: ApplyLabelsForm) -> None:
     apply_labels_task.with_options(task_run_name=f"{config.name} · labels")(config)
 
 
+def server_may_answer(task: Any, task_run: Any, state: Any) -> bool:
+    """Return whether a failed task may succeed when tried again, as where MLflow was busy for a moment."""
+    return retry_helps(task, task_run, state) or isinstance(state.result(raise_on_failure=False), ServerError)
+
+
 @task(name="labels", cache_policy=NO_CACHE, persist_result=False, retries=2, retry_delay_seconds=10,
-      retry_condition_fn=retry_helps)
+      retry_condition_fn=server_may_answer)
 def apply_labels_task(config: ApplyLabelsForm) -> State[EditedChampion | None]:
     """Apply the label edits; return the version that has them."""
     home = Path(config.home)
@@ -91,7 +97,8 @@ def room_task(config: RunConfig, days: float) -> State[None]:
                      data=None)
 
 
-@task(name="champion", cache_policy=NO_CACHE, persist_result=False)
+@task(name="champion", cache_policy=NO_CACHE, persist_result=False, retries=2, retry_delay_seconds=10,
+      retry_condition_fn=server_may_answer)
 def champion_task(config: RunConfig, pack: Artifact) -> ChampionScore:
     """Return the champion's score on a prepared corpus."""
     corpus = Corpus(open_store(config.home, config.store).open(pack))

@@ -248,8 +248,8 @@ def test_the_champion_is_scored_and_given_the_labels_that_were_added(home, deplo
                 for name in ("apply-labels", "evaluate")]
         until(lambda: all(client.read_flow_run(run).state.is_final() for run in runs), 200)
         states = [client.read_flow_run(run).state for run in runs]
-        scored = next(each for each in client.read_artifacts(limit=200) if each.key == "champion")
-    assert all(state.is_completed() for state in states), states
+        assert all(state.is_completed() for state in states), (states, (home.stack.logs / "worker-cpu.log").read_text())
+        [scored] = (each for each in client.read_artifacts(limit=200) if each.key == "champion")
     assert "P@1" in str(scored.data)
     code, out, said = home.xc("labels", "list", "--model", "small", "--json")
     assert code == 0 and json.loads(out)["applied"], said

@@ -7,9 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 from prefect.client.schemas.objects import WorkerStatus
+from prefect.states import Failed
 from pydantic import ValidationError
 
-from data_contracts.errors import UsageError
+from data_contracts.errors import ContractError, ServerError, UsageError
 from flows import deploy, deployed_flows
 from flows.cli.commands.deploy import _times
 from flows.cli.options import checked_config
@@ -178,3 +179,11 @@ def test_the_champion_is_that_of_the_prepared_data_set(monkeypatch):
     for given, name in (("", "tickets"), ("mine", "mine")):
         config = EvaluateForm.model_validate({**GIVEN, "name": given}).to_run_config("run")
         assert deployed_flows.champion_task.fn(config, None) == name
+
+
+def test_a_scheduled_task_is_tried_again_where_a_server_failed_and_not_where_the_data_are_wrong():
+    for task in (deployed_flows.apply_labels_task, deployed_flows.champion_task):
+        for error, again in ((ServerError("MLflow failed: busy"), True), (ConnectionResetError(), True),
+                             (ContractError("a label is there already"), False), (ValueError("no label"), False)):
+            assert task.retry_condition_fn(task, None, Failed(data=error)) is again
+        assert task.retries == 2
