@@ -258,7 +258,8 @@ def test_a_bag_and_a_transformer_side_by_side(bert, idf, texts, tmp_path):
     torch.testing.assert_close(queries[:, 32:], alone(texts, QUERY), rtol=1e-4, atol=1e-5)
     assert (encoder.backbone.sums, labels.shape) == (3, (1, 48)) and encoder.in_numpy(QUERY) is None
     base = F.normalize(sum(F.normalize(queries[:, start:start + 16]) for start in (0, 32)))
-    for made in (encoder, build_encoder(config, idf, 0, siamese(config, HeadConfig("unit"))).eval()):
+    others = (build_encoder(config, idf, 0, siamese(config, HeadConfig(kind))).eval() for kind in ("unit", "linear"))
+    for made in (encoder, *others):
         torch.testing.assert_close(made(texts, QUERY), base)
     save_encoder(trained(encoder), tmp_path / "encoder")
     again = load_encoder(tmp_path / "encoder").eval()
@@ -268,8 +269,7 @@ def test_a_bag_and_a_transformer_side_by_side(bert, idf, texts, tmp_path):
 def test_a_bag_and_a_transformer_are_both_trained(bert, idf, texts):
     encoder = build_encoder(replace(bert, kind="both", lr_share=0.1), idf, 0)
     step(encoder, texts, tokens=RowRule(1e-2))
-    fresh = build_encoder(replace(bert, kind="both"), idf, 0)
-    start = fresh.state_dict()
+    start = build_encoder(replace(bert, kind="both"), idf, 0).state_dict()
     moved = {name: float((value - start[name]).abs().max()) for name, value in encoder.state_dict().items()}
     assert moved["backbone.bag.table.weight"] == pytest.approx(1e-2, rel=1e-2)
     assert moved["backbone.transformer.model.encoder.layer.0.output.dense.weight"] == pytest.approx(1e-3, rel=1e-2)

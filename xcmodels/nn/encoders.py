@@ -129,16 +129,19 @@ class ResidualHead(Head):
 class ProjectionHead(Head):
     """v -> dropout(tanh(W v + b)) of v at mean square 1, or dropout(W v + b) of unit v: UniDEC's g1, g2 (section 4.3).
 
-    v is the backbone's vector of a text, or several, each at unit length. W starts as the identity on the first, cut to
-    the size of W.
+    v is the backbone's vector of a text, or several, each at unit length. W v starts as the sum of the `bases` among
+    them, as a residual head does, over the root of their number, so that it stays about as long; cut to the size of W.
     """
 
-    def __init__(self, dim: int, sums: int, config: HeadConfig) -> None:
+    def __init__(self, dim: int, sums: int, config: HeadConfig, bases: tuple[int, ...] = (0,)) -> None:
         super().__init__()
         self.linear = Layer(sums * dim, config.dim or dim, kind=config.kind, dropout=config.dropout)
         self.sums, self.scale = sums, dim**0.5 if config.kind == "tanh" else 1.0
-        nn.init.eye_(self.linear.weight)
+        nn.init.zeros_(self.linear.weight)
         nn.init.zeros_(self.linear.bias)
+        with torch.no_grad():
+            for base in bases:
+                nn.init.eye_(self.linear.weight[:, base * dim:(base + 1) * dim]).div_(len(bases)**0.5)
 
     def formula(self, vectors: V, *layers: Map[V]) -> V:
         return layers[0](_each_normalised(vectors, self.sums) * self.scale)
@@ -227,9 +230,9 @@ class Encoder(Model):
 
 def _head(backbone: Backbone, config: HeadConfig) -> Head:
     sums = 1 if config.over else backbone.sums
-    if config.kind in ("tanh", "linear"):
-        return ProjectionHead(backbone.dim, sums, config)
     bases = backbone.bases if sums > 1 else (0,)
+    if config.kind in ("tanh", "linear"):
+        return ProjectionHead(backbone.dim, sums, config, bases)
     if config.kind == "residual":
         return ResidualHead(backbone.dim, sums, config.dropout, bases)
     return UnitHead(backbone.dim, config.kind, sums, bases)
