@@ -10,8 +10,9 @@ from typing import Any
 import yaml
 
 from tasks.export.label_vectors import NAMES, VECTORS, LabelVectors
+from tasks.export.xcflow_encoder import TOKENIZERS
 from tasks.registry.tags import METRICS, Version
-from xcmodels.data.tokens import MINILM, Tokenizer
+from xcmodels.data.tokens import MINILM
 from xcmodels.metrics import SHOWN, name_of
 from xcmodels.nn.encoders import LABEL, QUERY
 from xcmodels.retrieval.retriever import Retriever
@@ -43,10 +44,10 @@ import onnxruntime
 from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 
-tokenizer = Tokenizer.from_file("tokenizer.json")
+tokenizer = Tokenizer.from_file("{tokenizer}")
 ids = np.array([tokenizer.encode("a large wild cat", add_special_tokens=False).ids])
 graph = onnxruntime.InferenceSession("query.onnx")
-tokens = {{"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}}
+tokens = {{"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.{types}_like(ids)}}
 query = graph.run(["vectors"], tokens)[0]
 vectors = load_file("{vectors}")["{name}"]
 labels = [json.loads(line) for line in open("{names}", encoding="utf-8")]
@@ -103,19 +104,25 @@ def _usage(retriever: Retriever, named: Mapping[str, LabelVectors], to: str, pla
     name, first = next(iter(named.items()))
     document = ("`encode_document` encodes a label's text" if LABEL in retriever.encoder.layout.views
                 else "labels have no encoder of their own")
+    tokenizer, types = (TOKENIZERS[1], "ones") if retriever.untitled else (TOKENIZERS[0], "zeros")
     return (_ONNX if to == "onnx" else _SENTENCES).format(
         name=name, first=first.span[0], end=first.span[1], vectors=VECTORS, names=NAMES, document=document,
-        trust="" if plain else ", trust_remote_code=True", contents=_contents(retriever.tokenizer, to, plain))
+        trust="" if plain else ", trust_remote_code=True", tokenizer=tokenizer, types=types,
+        contents=_contents(retriever, to, plain))
 
 
-def _contents(tokenizer: Tokenizer, to: str, plain: bool) -> str:
+def _contents(retriever: Retriever, to: str, plain: bool) -> str:
+    tokenizer, untitled = retriever.tokenizer, retriever.untitled
     title, content = f"the first {tokenizer.max_title} tokens of a title", f"{tokenizer.max_content} of a content"
     if to == "onnx":
         also = f", `tokenizer_content.json` {content}" if tokenizer.max_content else ""
-        return f"`tokenizer.json` keeps {title}{also}."
+        return f"`tokenizer.json` keeps {title}{also}." + untitled * " A query alone is a content."
+    if plain and untitled:
+        return f"It reads the first {tokenizer.max_content} tokens of a text, which is a content."
     if plain or not tokenizer.max_content:
         return f"It reads {title}, and no contents."
-    return f"A text is a title, or a pair of title and content; it reads {title} and {content}."
+    alone = "a content to `encode` and `encode_query`, else a title" if untitled else "a title"
+    return f"A text alone is {alone}; a pair is title and content. It reads {title} and {content}."
 
 
 def _demoted(description: str) -> Sequence[str]:

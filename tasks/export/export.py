@@ -76,12 +76,12 @@ def write_files(folder: Path, version: Version, out: Path, to: Target) -> tuple[
     if to == "onnx":
         from tasks.export.onnx_graph import write_graph
 
-        portable = sentence_folder.portable_encoder(encoder, tokenizer)
+        portable = sentence_folder.portable_encoder(encoder, tokenizer, retriever.untitled)
         for view in {QUERY, LABEL} & set(encoder.layout.views):
             write_graph(portable, view, out / f"{view}.onnx")
         sentence_folder.write_tokenizers(tokenizer, out)
     else:
-        sentence_folder.write_folder(encoder, tokenizer, out)
+        sentence_folder.write_folder(encoder, tokenizer, retriever.untitled, out)
     if to == "hub-folder":
         (out / ".gitattributes").write_text(_LARGE_FILES)
     named = label_vectors.write_labels(retriever, out)

@@ -29,13 +29,14 @@ from xcmodels.nn.encoders import LABEL, QUERY, Encoder, ProjectionHead, Residual
 _FILE = Path(xcflow_encoder.__file__)
 
 
-def write_folder(encoder: Encoder, tokenizer: Tokenizer, folder: Path) -> None:
-    """Write an encoder and its tokenizer to `folder`, which exists."""
+def write_folder(encoder: Encoder, tokenizer: Tokenizer, untitled: bool, folder: Path) -> None:
+    """Write an encoder and its tokenizer to `folder`, which exists; untitled: a query alone is a content."""
     logging.disable_progress_bar()
     if plain := is_plain(encoder):
-        modules = plain_modules(encoder, tokenizer)
+        modules = plain_modules(encoder, tokenizer, untitled)
     else:
-        modules = [xcflow_encoder.XcflowEncoder(portable_encoder(encoder, tokenizer), tokenizers(tokenizer))]
+        made = portable_encoder(encoder, tokenizer, untitled)
+        modules = [xcflow_encoder.XcflowEncoder(made, tokenizers(tokenizer))]
     model = SentenceTransformer(modules=modules, device="cpu", similarity_fn_name="dot")
     model.save(str(folder), create_model_card=False)
     if not plain:
@@ -50,14 +51,15 @@ def is_plain(encoder: Encoder) -> bool:
         len(heads) == 1 for view, heads in encoder.layout.views.items() if view in (QUERY, LABEL))
 
 
-def portable_encoder(encoder: Encoder, tokenizer: Tokenizer) -> xcflow_encoder.Encoder:
+def portable_encoder(encoder: Encoder, tokenizer: Tokenizer, untitled: bool) -> xcflow_encoder.Encoder:
     """Return the encoder as a module that needs nothing of xcflow, with the same tensors."""
     backbone, layout = encoder.backbone, encoder.layout
     parts = {"bag": getattr(backbone, "bag", backbone), "transformer": getattr(backbone, "transformer", backbone)}
     facts: dict[str, Any] = {
         "config": asdict(encoder.config), "heads": {name: asdict(head) for name, head in layout.heads.items()},
         "views": {view: list(heads) for view, heads in layout.views.items()}, "dim": backbone.dim,
-        "sums": backbone.sums, "max_title": tokenizer.max_title, "max_content": tokenizer.max_content}
+        "sums": backbone.sums, "max_title": tokenizer.max_title, "max_content": tokenizer.max_content,
+        "untitled": untitled}
     if encoder.config.kind != "transformer":
         facts["vocabulary"] = parts["bag"].vocabulary
     if encoder.config.kind != "bag":
@@ -81,11 +83,15 @@ def write_tokenizers(tokenizer: Tokenizer, folder: Path) -> None:
         made.save(str(folder / name))
 
 
-def plain_modules(encoder: Encoder, tokenizer: Tokenizer) -> list[nn.Module]:
-    """Return the modules of an encoder of which `is_plain`, with routes to its query and label views if they differ."""
+def plain_modules(encoder: Encoder, tokenizer: Tokenizer, untitled: bool) -> list[nn.Module]:
+    """Return the modules of an encoder of which `is_plain`, with routes to its query and label views if they differ.
+
+    They have one limit: that of titles or, where training texts have none, that of contents.
+    """
     own = encoder.backbone
     assert isinstance(own, transformer.Transformer)
-    limit = min(tokenizer.max_title, own.max_tokens or tokenizer.max_title)
+    most = tokenizer.max_content if untitled else tokenizer.max_title
+    limit = min(most, own.max_tokens or most)
     backend = portable(tokenizer, limit, (own.first, own.last))
     with tempfile.TemporaryDirectory() as folder:
         own.model.save_pretrained(folder)  # type: ignore[operator]

@@ -127,7 +127,10 @@ class Encoder(nn.Module):
 
 
 class XcflowEncoder(InputModule):
-    """Encodes titles, or pairs (title, content): queries, or labels for the task "document"."""
+    """Encodes texts, or pairs (title, content): queries, or labels for the task "document".
+
+    A text alone is a title; a query is a content where the training texts had no titles.
+    """
 
     forward_kwargs = {"task"}  # noqa: RUF012
 
@@ -137,10 +140,13 @@ class XcflowEncoder(InputModule):
         self.tokenizer = tokenizers[0]
 
     def preprocess(self, inputs: Any, prompt: str | None = None, **kwargs: Any) -> dict[str, torch.Tensor]:
-        """Return the tokens of texts, padded; prompt is put in front of titles."""
+        """Return the tokens of texts, padded; prompt is put in front of each."""
         pairs = [(text, "") if isinstance(text, str) else text for text in inputs]
+        pairs = [((prompt or "") + title, content) for title, content in pairs]
+        if self.encoder.facts.get("untitled") and kwargs.get("task") != "document":    # as its training texts were read
+            pairs = [(title, content) if content else ("", title) for title, content in pairs]
         fields = [[encoding.ids for encoding in tokenizer.encode_batch_fast(
-            [_SURROGATE.sub("\ufffd", (prompt or "") * (place == 0) + pair[place]) for pair in pairs],
+            [_SURROGATE.sub("\ufffd", pair[place]) for pair in pairs],
             add_special_tokens=False)] for place, tokenizer in enumerate(self.tokenizers)]
         rows = [list(chain(*parts)) for parts in zip(*fields, strict=True)]
         width = max(map(len, rows), default=0)

@@ -43,20 +43,22 @@ TEXTS = [f"{label} {LABELS[n]}" for place, label in enumerate(LABELS) for n in r
 QUERIES = ["a wolf that lives in the mountains", "an oak of the forest", "the sea seal", "日本語 and ünïcode", ""]
 
 
-def tiny_retriever(folder: Path, seed: int = 0, make: Callable[[int], Encoder] | None = None) -> Path:
+def tiny_retriever(folder: Path, seed: int = 0, make: Callable[[int], Encoder] | None = None,
+                   untitled: bool = False) -> Path:
     """Write a retriever to `folder` / retriever and return it; the same seed gives the same bytes.
 
-    make: returns the encoder for a number of tokens, by default a bag of random embeddings.
+    make: returns the encoder for a number of tokens, by default a bag of random embeddings. untitled: the training
+    texts are contents, of which twice as many tokens are read as of a title.
     """
     corpus: Any = SimpleNamespace(folder=folder / "corpus", name="tiny", n_labels=len(LABELS), n_queries=len(TEXTS))
     corpus.folder.mkdir(parents=True)
     backend = learn_backend(LABELS + QUERIES, 200)
     backend.model = WordPiece(_vocabulary(), unk_token="[UNK]")    # what is learned differs from process to process
-    tokenizer = Tokenizer(backend, max_title=16, max_content=16)
+    tokenizer = Tokenizer(backend, max_title=16, max_content=32 if untitled else 16)
     tokenizer.save(corpus.folder / "tokenizer")
     Texts.save(corpus.folder, "label.uid", [f"tiny:{i}" for i in range(len(LABELS))])
     Texts.save(corpus.folder, "label.title", LABELS)
-    _training_texts(corpus, tokenizer)
+    _training_texts(corpus, tokenizer, untitled)
     encoder = make(tokenizer.size) if make else build_encoder(
         EncoderConfig(source="random", dim=16), np.ones(2 * tokenizer.size, np.float32), seed)
     encoder.eval()
@@ -73,11 +75,12 @@ def tiny_retriever(folder: Path, seed: int = 0, make: Callable[[int], Encoder] |
     return folder / "retriever"
 
 
-def _training_texts(corpus: Any, tokenizer: Tokenizer) -> None:
+def _training_texts(corpus: Any, tokenizer: Tokenizer, untitled: bool) -> None:
     """Give label i of each place i training texts, from none to nine."""
     corpus.sides = {}
     for name, texts in (("train", TEXTS), ("label", LABELS)):
-        tokens = tokenizer(texts, [""] * len(texts))
+        fields = texts, [""] * len(texts)
+        tokens = tokenizer(*(fields[::-1] if untitled and name == "train" else fields))
         corpus.sides[name] = Side(Ragged(tokens.offsets.numpy(), tokens.ids.numpy().astype(np.int32)),
                                   tokens.titles.numpy().astype(np.int32))
     corpus.positives = {"train": Ragged(np.arange(len(TEXTS) + 1), np.array(
