@@ -98,7 +98,7 @@ class _Plan:
 
     def _labels(self, row: Row, names: list[str], collected: _Collected) -> dict[str, float]:
         """Return uid -> weight of the labels of a row; with a vocabulary, of those that it has."""
-        weights = weigh(row, names, self.separator)
+        weights = weigh(row, names, self.separator, wanted="weight" in self.documents.columns)
         also = dict(zip(reversed(names), reversed(label_names(row, "", "also")), strict=False))
         if self.vocabulary is None:
             collected.titles |= {name: title for name in weights if (title := also.get(name)) and is_uri(name)}

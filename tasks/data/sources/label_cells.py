@@ -66,10 +66,17 @@ def label_names(row: Row, separator: str, role: str = "labels") -> list[str]:
     return [plain(part, "a label", row.where, _LABELS_HINT) for part in _parts(value, separator)]
 
 
-def weigh(row: Row, names: list[str], separator: str) -> dict[str, float]:
-    """Return label name -> weight, 1 without a column of weights; a name that stands twice has its first weight."""
+def weigh(row: Row, names: list[str], separator: str, *, wanted: bool) -> dict[str, float]:
+    """Return label name -> weight, 1 without a column of weights; a name that stands twice has its first weight.
+
+    wanted: whether there is such a column, so that each row must have a weight.
+    """
     names = _without_tail(names)
-    weights = [_weight(part, row.where) for part in _without_tail(_parts(row.cells.get("weight"), separator))] or [1.0]
+    weights = [_weight(part, row.where) for part in _without_tail(_parts(row.cells.get("weight"), separator))]
+    if wanted and not weights:    # 1 would be next to nothing where the others are counts
+        raise ContractError("the row has no weight", where=row.where,
+                            hint="give each row one, or leave out those without")
+    weights = weights or [1.0]
     if len(weights) not in (1, len(names)):
         raise ContractError(f"the row has {plural(len(names), 'label')} and {plural(len(weights), 'weight')}",
                             where=row.where, hint="give one weight for all of them, or one for each; a decimal has a "
