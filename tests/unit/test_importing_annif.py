@@ -85,10 +85,14 @@ def test_a_folder_of_full_texts(tmp_path: Path):
                                              "subjects": [{"label": "three"}]}))
     (docs / "README.md").write_text("not read")
     (docs / "f.key").write_text("of no text\n")
+    (docs / "._a.txt").write_bytes(b"\0\5\x16\7Mac OS X")    # as macOS leaves beside each file on a network share
+    (docs / "._a.key").write_bytes(b"\0\5\x16\7Mac OS X")
+    (docs / "z.TXT").write_text("from DOS")
+    (docs / "z.KEY").write_text("three\n")
     summary = import_file(docs, tmp_path / "out", test_fraction=0)
     assert [(row["uid"], row["title"], row["content"]) for row in points(tmp_path / "out", "trn")] == [
         ("a", "", "café"), ("b", "", "first line second line"), ("d", "", "in JSON"),
-        ("0", "", "more"), ("g", "Title", "of a text")]
+        ("0", "", "more"), ("g", "Title", "of a text"), ("z", "", "from DOS")]
     assert [(row["uid"], row["title"]) for row in points(tmp_path / "out", "lbl")] == [
         (C1, "one"), ("one and more", "one and more"), ("three", "three"), (C2, "two")]
     assert (summary["rows_without_labels"], summary["rows_without_text"]) == (1, 1)

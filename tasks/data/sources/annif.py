@@ -101,25 +101,31 @@ def read_folder(path: Path, columns: Mapping[str, Sequence[str]]) -> Iterator[Ro
     Its text is a full text, so a content, also where a JSON file has no title. The subjects of NAME.txt are in
     NAME.tsv, or else in NAME.key; without either it has none. Subjects without a text are a document without one.
     """
-    files = _files(path)
+    files, subjects_of = _files(path), {(key.stem, key.suffix.lower()): key for key in _ending(path, _SUBJECTS)}
     for number, file in enumerate(files, 1):
         text = "\n".join(line for _, line in text_lines(file))
-        if file.suffix == ".json":
+        if file.suffix.lower() == ".json":
             row = _document(text, str(file), number)
             full = {} if "content" in row.cells else {"text": None, "content": row.cells["text"]}
             yield replace(row, cells={**row.cells, **full, "uid": row.text("uid") or file.stem})
             continue
-        subjects = next((key for end in _SUBJECTS if (key := file.with_suffix(end)).is_file()), None)
+        subjects = next((key for end in _SUBJECTS if (key := subjects_of.get((file.stem, end)))), None)
         pairs = [_subject(line) for _, line in text_lines(subjects) if line.strip()] if subjects else []
         yield Row(str(subjects or file), number, {"uid": file.stem, "content": text, **_labels(pairs)}, {})
     names = {file.stem for file in files}
-    alone = sorted(file for file in path.iterdir() if file.suffix in _SUBJECTS and file.stem not in names)
+    alone = sorted(key for key in subjects_of.values() if key.stem not in names)
     for number, file in enumerate(alone, len(files) + 1):
         yield Row(str(file), number, {"uid": file.stem}, {})
 
 
 def _files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.suffix in (".txt", ".json") and path.is_file())
+    return _ending(folder, (".txt", ".json"))
+
+
+def _ending(folder: Path, ends: Sequence[str]) -> list[Path]:
+    """Return the files with such an end, in any case; not hidden ones, such as ._NAME.txt, which macOS leaves."""
+    return sorted(path for path in folder.iterdir()
+                  if path.suffix.lower() in ends and not path.name.startswith(".") and path.is_file())
 
 
 def _subject(line: str) -> tuple[str, str]:
