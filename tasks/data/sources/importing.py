@@ -18,6 +18,7 @@ from tasks.data.sources.documents import Documents, find_documents
 from tasks.data.sources.files import refuse_other
 from tasks.data.sources.joining import JoinedTexts
 from tasks.data.sources.label_cells import guess_separator, label_names, reason_of_given, weigh
+from tasks.data.sources.points import Point, same_uid
 from tasks.data.sources.raw import BROADER
 from tasks.data.sources.tabular import Row
 from tasks.data.sources.train_test import UID, SplitRule, key_of, split_rule
@@ -25,24 +26,6 @@ from tasks.data.sources.vocabulary import Vocabulary, read_vocabulary, write_bro
 from tasks.data.sources.writing import json_lines, point, raw_folder, refuse_foreign, write_json_lines
 
 _IS_TEST = {"train": False, "trn": False, "test": True, "tst": True}
-
-
-@dataclass(frozen=True)
-class _Point:
-    """A usable row; uid: its number where it has none of its own (`has_uid`). labels: uid -> weight."""
-
-    where: str
-    is_test: bool
-    uid: str
-    has_uid: bool
-    title: str
-    content: str
-    labels: dict[str, float]
-
-    @property
-    def text_key(self) -> int | None:
-        """The key of its text, by which it is joined with other rows of its half; None with a uid of its own."""
-        return None if self.has_uid else key_of(self.title, f"{self.content}\n{self.is_test}")
 
 
 @dataclass
@@ -72,7 +55,7 @@ class _Plan:
     split_rule: SplitRule
     vocabulary: Vocabulary | None
 
-    def points(self, collected: _Collected) -> Iterator[_Point]:
+    def points(self, collected: _Collected) -> Iterator[Point]:
         """Yield a point for every usable row; collect the labels' titles, and what is left out."""
         skipped = collected.skipped
         for row in self.documents.rows():
@@ -85,11 +68,11 @@ class _Plan:
             elif self.has_uids and not uid:    # its number would be another row's once lines are put in or taken out
                 raise ContractError("the row has no uid", where=row.where, hint="give each row one, or leave out --uid")
             elif labels := self._labels(row, names, collected):
-                yield _Point(row.where, self._is_test(row), uid or str(row.number), bool(uid), title, content, labels)
+                yield Point(row.where, self._is_test(row), uid or str(row.number), bool(uid), title, content, labels)
             else:
                 skipped["rows_without_vocabulary_labels"] += 1
 
-    def uid_key(self, row: _Point) -> int:
+    def uid_key(self, row: Point) -> int:
         """Return the key of a uid, which no other row has; in each half where the documents have halves of their own.
 
         A draw must not decide whether two rows with the same uid are accepted.
@@ -180,7 +163,7 @@ def _collect(plan: _Plan, test_fraction: float) -> _Collected:
         if (text := row.text_key) is not None:
             collected.texts.append(text)
         if (key := plan.uid_key(row)) in collected.uids:
-            raise _same_uid(row, next(other for other in plan.points(_nothing(plan)) if plan.uid_key(other) == key))
+            raise same_uid(row, next(other for other in plan.points(_nothing(plan)) if plan.uid_key(other) == key))
         collected.uids.add(key)
     if collected.unknown and not collected.train | collected.test and plan.vocabulary is not None:
         name, where = next(iter(collected.unknown.items()))
@@ -198,16 +181,6 @@ def _collect(plan: _Plan, test_fraction: float) -> _Collected:
                             "no row is for testing", where=str(path),
                             hint="a run measures itself on such rows: add some, or choose others by --test or --split")
     return collected
-
-
-def _same_uid(row: _Point, first: _Point) -> ContractError:
-    """Return why a row cannot have the uid of an earlier one: it is a uid of both, or the number of one without."""
-    if row.has_uid and first.has_uid:
-        return ContractError(f"the uid {row.uid[:80]!r} is already that of {first.where}", where=row.where,
-                             hint="a uid names one row: change or remove one of the two")
-    row, other = (first, row) if row.has_uid else (row, first)
-    return ContractError(f"it has no uid, and its number, {row.uid}, is the uid of {other.where}", where=row.where,
-                         hint="give each row one")
 
 
 def _nothing_to_train(plan: _Plan, collected: _Collected) -> ContractError:
@@ -264,7 +237,7 @@ def _write(plan: _Plan, out: Path, collected: _Collected, sha256: str) -> dict[s
     counts: Counter[str] = Counter(train=0, test=0, labels=len(names), positives_train=0, positives_test=0,
                                    test_rows_without_known_labels=0)
 
-    def rows() -> Iterator[tuple[_Point, dict[int, float]]]:
+    def rows() -> Iterator[tuple[Point, dict[int, float]]]:
         for row in plan.points(_nothing(plan)):
             yield row, {ids[name]: weight for name, weight in row.labels.items() if name in ids}
 
