@@ -23,7 +23,14 @@ from tasks.data.sources.raw import BROADER
 from tasks.data.sources.tabular import Row
 from tasks.data.sources.train_test import UID, SplitRule, key_of, split_rule
 from tasks.data.sources.vocabulary import Vocabulary, read_vocabulary, write_broader, write_graphs
-from tasks.data.sources.writing import json_lines, point, raw_folder, refuse_foreign, write_json_lines
+from tasks.data.sources.writing import (
+    json_lines,
+    name_and_constants,
+    point,
+    raw_folder,
+    refuse_foreign,
+    write_json_lines,
+)
 
 _IS_TEST = {"train": False, "trn": False, "test": True, "tst": True}
 
@@ -244,7 +251,7 @@ def _write(plan: _Plan, out: Path, collected: _Collected, sha256: str) -> dict[s
     joined = JoinedTexts(collected.texts, ((row.text_key, targets) for row, targets in rows()), len(names),
                          summed="weight" in plan.documents.columns)
     column = plan.documents.uid_column
-    with raw_folder(out, {"name": out.resolve().name} | ({UID: column} if column else {})) as folder:
+    with raw_folder(out, name_and_constants(out) | ({UID: column} if column else {})) as folder:
         with json_lines(folder / "trn.json.gz") as train, json_lines(folder / "tst.json.gz") as test:
             for row, own in rows():
                 side = "test" if row.is_test else "train"

@@ -70,6 +70,12 @@ def ours(out: Path) -> dict[str, Any]:
     return {**manifest, "files": [str(name) for name in files] if isinstance(files, list) else []}
 
 
+def name_and_constants(out: Path) -> dict[str, Any]:
+    """Return the name of a data set, and its propensity constants if it has any, as a user may have set them."""
+    return {"name": out.resolve().name} | {key: value for key, value in ours(out).items()
+                                           if key in ("name", "propensity")}
+
+
 @contextmanager
 def _text_file(path: Path) -> Iterator[Any]:
     """Open a file for writing bytes, as gzip where its name ends in .gz, without time or name in the gzip header."""
