@@ -37,13 +37,12 @@ from tasks.registry.tags import COMMIT, CONTRACTS, DATA, EXAMPLES
 from tasks.runs import CHANGED, COMMAND, HOME, PROCESS
 from tasks.tracking.tracker import StepMetrics, Tracker
 from xcmodels.data.corpus import Corpus, Texts
-from xcmodels.data.text import shown
+from xcmodels.data.text import example, shown
 from xcmodels.methods.presets import flat
 from xcmodels.retrieval.retriever import Retriever
 
 EXAMPLES_SHOWN = 3     # test queries in a run's summary, and as examples in the version's tags
 ELSEWHERE = "in the home that checked the tables, unless it has checked others of that name since"
-EXAMPLE_LENGTH = 200   # characters of an example in the tags
 
 
 @dataclass(frozen=True)
@@ -173,7 +172,7 @@ def _register(session: Session, corpus: Corpus, done: Mapping[str, Artifact], ev
         tracker, tracker.run_id or "", session.name, retriever_dir=session.store.open(retriever),
         retriever_digest=retriever.digest, score=score, test_digest=_test_digest(pipeline), card=card,
         facts={DATA: pipeline.data_digest, COMMIT: commit(), CONTRACTS: "contracts/index.html",
-               EXAMPLES: json.dumps([shown(*texts)[:EXAMPLE_LENGTH] for texts in _test_texts(corpus)])})
+               EXAMPLES: json.dumps([example(*texts) for texts in _test_texts(corpus)])})
     note_server(session.store, tracker)
     decision = promote_by_gates(
         tracker, session.name, registered.version, ComparisonCorpus(session.store, done["pack"], session.say),

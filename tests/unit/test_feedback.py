@@ -26,6 +26,7 @@ from tasks.data.prepare import ADD_FEEDBACK, steps
 from tasks.data.sources import describe
 from tests.support.raw_folders import read_table, write_json
 from xcmodels.data.corpus import PrepareConfig
+from xcmodels.data.text import example
 
 SAID = [Feedback("a wolf", ["L1"], ["L2"]), Feedback("日本語 \u2028", added=["L3"]), Feedback("a wolf", ["L2"], ["L1"])]
 
@@ -218,6 +219,25 @@ def test_feedback_becomes_queries_positives_and_rejected_labels(titles_alone, tm
     assert (folder / "held_out.jsonl").read_text() == ""
     assert json.loads((folder / "feedback.json").read_text())["left out"] == [
         "1 decision on labels that the data does not have", "1 text of the test split"]
+
+
+def test_a_decision_on_an_example_of_the_page_is_one_on_a_test_text(xc_json, tmp_path):
+    """The page shows a test text by its beginning; a text that is trained on is corrected all the same."""
+    def row(place, title, content=""):
+        return {"uid": f"q{place}", "title": title, "content": content, "target_ind": [0], "target_rel": [1]}
+
+    long, also = "word " * 60, "toner " * 60
+    write_json(xc_json, "trn.json.gz", [row(0, "printer"), row(1, "another")])
+    write_json(xc_json, "tst.json.gz", [row(2, "printer", "is out of toner"), row(3, "login", "does not work"),
+                                        row(4, "", long), row(5, also)])
+    examples = [example(*texts) for texts in (("login", "does not work"), ("", long), (also, ""))]
+    said = [Feedback(text, ["y"]) for text in (*examples, "printer", "word")]
+    folder = _learned(xc_json, tmp_path / "home", said, feedback_held_out=0.0)
+    titles = [title for shard in sorted((folder / "queries.train").glob("*.parquet"))
+              for title in pq.read_table(shard)["title"].to_pylist()]
+    assert titles == ["printer", "another", "word"]
+    assert {(0, 1), (2, 1)} < _pairs(folder, "positives.train")[0]
+    assert json.loads((folder / "feedback.json").read_text())["left out"] == ["3 texts of the test split"]
 
 
 @pytest.mark.parametrize("power", [0, 0.5, 1])

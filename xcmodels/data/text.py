@@ -7,6 +7,7 @@ import unicodedata
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 SHOWN = 300    # characters of a text that are shown to people
+EXAMPLE_LENGTH = 200    # of one that is an example to be asked
 
 
 def clean(text: str) -> str:
@@ -25,3 +26,8 @@ def clean(text: str) -> str:
 def shown(title: str, content: str) -> str:
     """Return the text shown to people: the start of its title, or of its content where it has no title."""
     return (title or content)[:SHOWN]
+
+
+def example(title: str, content: str) -> str:
+    """Return the example that is made of a test text: the start of what is shown of it."""
+    return shown(title, content)[:EXAMPLE_LENGTH]

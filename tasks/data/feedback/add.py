@@ -19,6 +19,7 @@ from tasks.core.wording import plural
 from tasks.data.feedback.decisions import Decision, Decisions
 from tasks.data.sources.train_test import key_of
 from tasks.data.tables import count_rows, shards
+from xcmodels.data.text import EXAMPLE_LENGTH
 from xcmodels.retrieval.label_editing import link_or_copy
 
 FACTS = "feedback.json"         # counts of what was added
@@ -53,9 +54,9 @@ def add_feedback(decisions: Decisions, rules: FeedbackRules, context: StepContex
     """Write the tables of a data set with feedback; those that it does not change are links.
 
     A text that is no training query becomes one. One that is gets the labels that are right for it, and loses those
-    that are wrong. Rejected pairs go to the table `rejected.train`. A decision on a text of the test split, and a label
-    that the data does not have, are left out. Raises ContractError where feedback is more than `rules.most` of the
-    training queries.
+    that are wrong. Rejected pairs go to the table `rejected.train`. Left out are decisions on a text of the test split,
+    or on an example of one that is no training query, and labels that the data does not have. Raises ContractError
+    where feedback is more than `rules.most` of the training queries.
     """
     tables = context.inputs["tables"]
     queries, texts = count_rows(tables / "queries.train"), {decision.text for decision in decisions.items}
@@ -93,13 +94,14 @@ def _sort_out(decisions: Decisions, rules: FeedbackRules, tables: Path, queries:
     uids = {uid for decision in decisions.items for uid in (*decision.right, *decision.wrong)}
     labels = {uid: row for row, uid in _rows_with(tables / "labels", uids, "uid")}
     tested = {text for _, text in _rows_with(tables / "queries.test", texts)}
+    examples = _examples(tables / "queries.test", texts)
     places: dict[str, list[int]] = {}
     for row, text in _rows_with(tables / "queries.train", texts):
         places.setdefault(text, []).append(row)
     known = _positives_of({row for rows in places.values() for row in rows}, tables)
     found = Additions()
     for decision in decisions.items:
-        if decision.text in tested:
+        if decision.text in tested or (decision.text in examples and decision.text not in places):
             found.left_out["text", "of the test split"] += 1
             continue
         right, wrong = ([labels[uid] for uid in given if uid in labels] for given in (decision.right, decision.wrong))
@@ -132,6 +134,17 @@ def _rows_with(table: Path, values: Collection[str], column: str = "") -> Iterat
             pc.binary_join_element_wise(part["title"], part["content"], " "), " ")
         hit = pc.is_in(found, value_set=wanted)
         yield from zip(part["id"].filter(hit).to_pylist(), found.filter(hit).to_pylist(), strict=True)
+
+
+def _examples(table: Path, values: Collection[str]) -> set[str]:
+    """Return those values that are the example of a row, as the page of `xc serve` offers test texts."""
+    found, wanted = set[str](), pa.array(sorted(values), pa.string())
+    for shard in shards(table):
+        part = pq.read_table(shard, columns=["title", "content"])
+        whole = pc.if_else(pc.equal(part["title"], ""), part["content"], part["title"])
+        begun = pc.utf8_trim(pc.utf8_slice_codeunits(whole, 0, EXAMPLE_LENGTH), " ")
+        found.update(begun.filter(pc.is_in(begun, value_set=wanted)).to_pylist())
+    return found
 
 
 def _positives_of(rows: set[int], tables: Path) -> set[Pair]:
