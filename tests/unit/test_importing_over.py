@@ -1,10 +1,16 @@
-"""Import over an earlier data set: what its user set stays."""
+"""Import over an earlier data set: what its user set stays, and what a killed import left is put right."""
 
 import json
+import os
+import signal
+from multiprocessing import get_context
 from pathlib import Path
+
+import pytest
 
 from tasks.data.sources import describe
 from tasks.data.sources.raw import ABOUT
+from tasks.data.sources.writing import raw_folder, recover
 from tests.unit.test_importing_halves import ROWS, split
 
 
@@ -21,3 +27,36 @@ def test_the_name_and_the_constants_that_a_user_set_stay(tmp_path: Path):
     after = describe(out)
     assert (after.name, after.propensity) == (before.name, before.propensity)
     assert json.loads((out / ABOUT).read_text())["uid_column"] == "u"
+
+
+def _import_and_die(out: Path, at: int) -> None:
+    rename, calls = os.rename, list[Path]()
+
+    def kill(source, target):
+        calls.append(target)
+        if len(calls) == at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        rename(source, target)
+
+    os.rename = kill
+    split(out, ROWS[:50], 0.5)
+
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_the_next_import_puts_right_what_a_killed_one_left(tmp_path: Path, at: int):
+    """Killed before the earlier data set was moved away, or before the new one was in its place."""
+    out = tmp_path / "out"
+    halves = split(out, ROWS[:50], 0.5)
+    child = get_context("fork").Process(target=_import_and_die, args=(out, at))
+    child.start()
+    child.join(300)
+    assert child.exitcode == -signal.SIGKILL and out.exists() == (at == 1) and list(tmp_path.glob(".out.*"))
+    assert split(out, ROWS[:50]) == halves
+    assert {path.name for path in tmp_path.iterdir()} == {"out", "out.jsonl"}
+
+
+def test_the_folder_of_an_import_that_still_writes_is_left_alone(tmp_path: Path):
+    with raw_folder(tmp_path / "out", {}) as made:
+        recover(tmp_path / "out")
+        (made / "file").write_text("whole")
+    assert (tmp_path / "out" / "file").exists()

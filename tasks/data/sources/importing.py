@@ -28,6 +28,7 @@ from tasks.data.sources.writing import (
     name_and_constants,
     point,
     raw_folder,
+    recover,
     refuse_foreign,
     write_json_lines,
 )
@@ -137,6 +138,7 @@ def import_file(path: Path, out: Path, *, text: str | None = None, labels: str |
         raise UsageError(f"the share of test rows must be from 0 to below 1, got {test_fraction}", hint="--test 0.2")
     if languages and vocabulary is None:
         raise UsageError("a language is that of a vocabulary's names, and there is none", hint="--vocabulary FILE")
+    recover(out)
     refuse_foreign(out)
     given = {"text": text, "labels": labels, "content": content, "uid": uid, "split": split, "weight": weight}
     documents = find_documents(path, {role: name for role, name in given.items() if name is not None})

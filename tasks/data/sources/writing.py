@@ -1,19 +1,23 @@
 """Writing of raw data sets: atomic, and the same bytes for the same content."""
 
+import fcntl
+import glob
 import gzip
 import json
 import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from data_contracts.errors import UsageError
+from tasks.core.files import held, locked
 from tasks.data.sources.raw import ABOUT
 
 WRITER = "xcflow"
+_PREVIOUS = "previous"    # the earlier data set, while a new one takes its place
 
 
 @contextmanager
@@ -24,28 +28,44 @@ def raw_folder(out: Path, about: Mapping[str, Any]) -> Iterator[Path]:
     Raises UsageError where `out` holds anything that was not written here.
     """
     out = Path(os.path.realpath(out))
+    recover(out)
     refuse_foreign(out)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         working = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".tmp", dir=out.parent))
     except OSError as error:
         raise UsageError(f"{out} cannot be made: {error.strerror}", hint="name a folder where you may write") from error
-    try:
-        data = working / out.name
-        data.mkdir()  # mkdtemp's folder is private; this one has the usual mode
-        yield data
-        names = sorted(path.name for path in data.iterdir())
-        manifest = {**about, "written_by": WRITER, "files": [*names, ABOUT]}
-        (data / ABOUT).write_text(json.dumps(manifest, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        refuse_foreign(out)  # hours may have passed
-        if out.exists():
-            # a folder that is not empty cannot be replaced atomically: for a moment there is none, never half of one
-            os.rename(out, working / "previous")
-        os.rename(data, out)
-    finally:
-        if not os.path.lexists(out) and (working / "previous").exists():    # Ctrl-C or an error in that moment
-            os.rename(working / "previous", out)
-        shutil.rmtree(working, ignore_errors=True)
+    with locked(working, fcntl.LOCK_SH):    # so that nobody takes it for one that was left (`recover`)
+        try:
+            data = working / out.name
+            data.mkdir()  # mkdtemp's folder is private; this one has the usual mode
+            yield data
+            names = sorted(path.name for path in data.iterdir())
+            manifest = {**about, "written_by": WRITER, "files": [*names, ABOUT]}
+            (data / ABOUT).write_text(json.dumps(manifest, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+            refuse_foreign(out)  # hours may have passed
+            if out.exists():
+                # a folder that is not empty is not replaced atomically: for a moment there is none, never half of one
+                os.rename(out, working / _PREVIOUS)
+            os.rename(data, out)
+        finally:    # Ctrl-C or an error between the two, too
+            _put_back(working, out)
+
+
+def recover(out: Path) -> None:
+    """Put back the data set that a killed import had moved away from `out`, and remove the folders that such left."""
+    out = Path(os.path.realpath(out))
+    for left in out.parent.glob(f".{glob.escape(out.name)}.{'[a-z0-9_]' * 8}.tmp"):    # as mkdtemp names them
+        with suppress(OSError):    # another user's, say
+            if not held(left):
+                _put_back(left, out)
+
+
+def _put_back(working: Path, out: Path) -> None:
+    """Rename the earlier data set to `out` if there is none, and remove the folder that it was moved to."""
+    if not os.path.lexists(out) and (working / _PREVIOUS).exists():
+        os.rename(working / _PREVIOUS, out)
+    shutil.rmtree(working, ignore_errors=True)
 
 
 def refuse_foreign(out: Path) -> None:
