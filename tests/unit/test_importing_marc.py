@@ -55,6 +55,7 @@ HARVESTED = xml(ROWS, "m:").partition("?>")[2]
 FILES = {"a.mrc": b"".join(map(binary, ROWS)), "a.xml": xml(ROWS).encode(),
          "b.xml": f"<OAI-PMH><record><header/><metadata>{HARVESTED}</metadata></record></OAI-PMH>".encode(),
          "a.mrc.gz": gzip.compress(b"".join(map(binary, ROWS))), "a.xml.gz": gzip.compress(xml(ROWS).encode()),
+         "lines.mrc": b"\r\n".join(map(binary, ROWS)) + b"\r\n\x1a",    # as an editor or FTP in text mode leaves it
          "A.MRC.GZ": gzip.compress(b"".join(map(binary, ROWS)))}
 
 
@@ -113,6 +114,10 @@ def test_a_table_that_speaks_of_marc_is_a_table(tmp_path: Path):
     ("a.xml", FILES["a.xml"].replace(b"</subfield>", b"", 1), "a.xml:2: the file"),
     ("a.xml", xml([[("245", "00", "aNo subject")]]).encode(), "columns that were read: --text 245ab --labels 650a"),
     ("a.mrc", b"", "a.mrc: it has no rows"),
+    ("a.mrc", FILES["a.mrc"] + b"-0010" + FILES["a.mrc"][5:], "a.mrc, record 4: the record cannot be read: "),
+    ("a.mrc", FILES["a.mrc"] + b"00004" + FILES["a.mrc"][5:], "a.mrc, record 4: the record cannot be read: "),
+    *(("a.xml", FILES["a.xml"].replace(b"?>", f' encoding="{encoding}"?>'.encode(), 1),
+       "a.xml: its encoding cannot be read: ") for encoding in ("GBK", "Shift_JIS", "MARC-8")),
 ])
 def test_bad_records_are_refused(tmp_path: Path, name: str, content: bytes, message: str):
     (tmp_path / name).write_bytes(content)

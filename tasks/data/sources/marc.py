@@ -20,6 +20,7 @@ Fields = list[tuple[str, str | list[tuple[str, str]]]]
 _COLUMN = re.compile(r"([0-9][0-9xX]{2})([a-z0-9]*)")
 _BINARY = re.compile(rb"[0-9]{5}.{5}[ 0-9]{7}.{3}45")    # the leader's length, base address and entry map
 _XML = re.compile(rb"MARC21/slim|<(\w+:)?record\b[^>]*>\s*<(\w+:)?(leader|controlfield|datafield)\b")
+_LEADS, _BETWEEN = 5, b"\r\n\x1a\0"    # bytes that pymarc reads of a record first; what may be before them
 _SEPARATED = re.compile(r"[\s/:;,=]+$")    # ISBD's punctuation before the next part of a record
 _FULL_STOP = re.compile(r"(?<=[^\W\d_]{4})\.$")    # at the end of a heading, but not of "etc."
 
@@ -104,11 +105,28 @@ def _records(path: Path) -> Iterator[Fields]:
                             hint="fetch or write it again") from error
 
 
+class _Records:
+    """The bytes of records for pymarc's reader, which reads 5 of a leader, then the rest of the record.
+
+    Line ends and end-of-file marks between records are passed over, as editors and FTP in text mode leave them.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def read(self, size: int) -> bytes:
+        data = self._file.read(max(size, 0))    # less than 0 where a leader says so: the reader refuses the record
+        while size == _LEADS and data[:1] and data[:1] in _BETWEEN:
+            data = data.lstrip(_BETWEEN)
+            data += self._file.read(_LEADS - len(data))
+        return data
+
+
 def _binary_records(path: Path) -> Iterator[Fields]:
     from pymarc import MARCReader
 
     with _open(path) as file:
-        reader = MARCReader(file, to_unicode=True, permissive=True, utf8_handling="strict")
+        reader = MARCReader(cast(BinaryIO, _Records(file)), to_unicode=True, permissive=True, utf8_handling="strict")
         for number, record in enumerate(reader, 1):
             if record is None:
                 raise ContractError(f"the record cannot be read: {reader.current_exception}",
@@ -128,6 +146,9 @@ def _xml_records(path: Path) -> Iterator[Fields]:
     except ParseError as error:
         raise ContractError(f"the file is not XML: {error}", where=f"{path}:{error.position[0]}",
                             hint="export the file again, as MARCXML") from error
+    except (ValueError, LookupError) as error:    # of an encoding that expat does not know
+        raise ContractError(f"its encoding cannot be read: {error}", where=str(path),
+                            hint="save it as UTF-8") from error
 
 
 def _xml_field(element: Element) -> tuple[str, str | list[tuple[str, str]]]:
