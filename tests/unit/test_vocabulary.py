@@ -1,5 +1,6 @@
 """Vocabularies of labels: SKOS and Annif's CSV and TSV; names, languages, relations, what is left out and refused."""
 
+import codecs
 import gzip
 import json
 from pathlib import Path
@@ -29,19 +30,20 @@ ex:nameless a skos:Concept ; skos:altLabel "nothing"@en .
 """
 
 
-def skos(folder: Path, name: str = "v.ttl") -> Path:
-    """Write the vocabulary in the form that a file's name tells."""
+def skos(folder: Path, name: str = "v.ttl", mark: bytes = b"") -> Path:
+    """Write the vocabulary in the form that a file's name tells, behind a byte order mark."""
     from rdflib import Graph
 
     form = {"ttl": "turtle", "rdf": "xml", "xml": "xml", "nt": "nt", "jsonld": "json-ld"}[name.lower().split(".")[1]]
-    data = Graph().parse(data=TURTLE, format="turtle").serialize(format=form, encoding="utf-8")
+    data = mark + Graph().parse(data=TURTLE, format="turtle").serialize(format=form, encoding="utf-8")
     (folder / name).write_bytes(gzip.compress(data) if name.lower().endswith(".gz") else data)
     return folder / name
 
 
 @pytest.mark.parametrize("name", ["v.ttl", "v.rdf", "v.xml", "v.nt", "v.jsonld", "v.ttl.gz", "v.rdf.gz", "V.TTL.GZ"])
-def test_skos_in_every_form(tmp_path: Path, name: str):
-    vocabulary = read_vocabulary(skos(tmp_path, name), ["en"])
+@pytest.mark.parametrize("mark", [b"", codecs.BOM_UTF8])
+def test_skos_in_every_form(tmp_path: Path, name: str, mark: bytes):
+    vocabulary = read_vocabulary(skos(tmp_path, name, mark), ["en"])
     assert vocabulary.concepts == {
         f"{EX}animals": Concept("animals", ""), f"{EX}cats": Concept("cats", "catz; felines; house cats"),
         f"{EX}dogs": Concept("dogs", ""), f"{EX}fish": Concept("Fish", "")}

@@ -3,6 +3,7 @@
 SKOS Simple Knowledge Organization System Reference, W3C 2009.
 """
 
+import codecs
 import gzip
 import json
 import re
@@ -65,6 +66,7 @@ def _graph(file: Path, form: str) -> Any:
 
     try:
         content = gzip.decompress(file.read_bytes()) if file.suffix.lower() == ".gz" else file.read_bytes()
+        content = content.removeprefix(codecs.BOM_UTF8)    # which Windows' programs write, and most parsers refuse
         if form == "json-ld" and (context := _remote(json.loads(content))):
             raise ContractError(f"its context is in another file, {context[:80]!r}", where=str(file),
                                 hint="write the context into the file, or save the vocabulary as Turtle")
