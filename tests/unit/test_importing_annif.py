@@ -113,6 +113,15 @@ def test_an_edited_text_of_a_folder_stays_in_its_half(tmp_path: Path):
     assert halves == {row["uid"] for row in points(tmp_path / "out", "tst")} and 10 < len(halves) < 30
 
 
+def test_a_folder_is_imported_to_a_folder_inside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """What the import itself writes there is no change of the documents."""
+    (tmp_path / "a.txt").write_text("text")
+    (tmp_path / "a.key").write_text("one\n")
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        assert import_file(Path(), Path("data"), test_fraction=0)["train"] == 1
+
+
 @pytest.mark.parametrize(("name", "content", "message"), [
     ("a.tsv", f"one\t<{C1}>\ntwo\n", "a.tsv:2: the line has no tab: 'two'"),
     ("a.tsv", f"text\turi\none\t<{C1}>\n", "a.tsv:1: 'uri' is not a URI\nhint: subjects are URIs with blan"),

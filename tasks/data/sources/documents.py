@@ -70,11 +70,15 @@ class Documents:
         return self.format.read(self.path, self.columns)
 
     def digest(self) -> str:
-        """Return a sha256 of the file, or of the names and contents of all files in the folder; "" for neither."""
+        """Return a sha256 of the file, or of the names and contents of all files in the folder; "" for neither.
+
+        Hidden folders are left out: an import to a folder inside this one writes to such a folder.
+        """
         if not self.path.is_dir():
             return file_digest(self.path) if self.path.is_file() else ""
-        files = sorted(path for path in self.path.rglob("*") if path.is_file())
-        listing = "".join(f"{path.relative_to(self.path)}\n{file_digest(path)}\n" for path in files)
+        files = sorted(path.relative_to(self.path) for path in self.path.rglob("*") if path.is_file())
+        listing = "".join(f"{name}\n{file_digest(self.path / name)}\n" for name in files
+                          if not any(part.startswith(".") for part in name.parts[:-1]))
         return hashlib.sha256(listing.encode(errors="surrogateescape")).hexdigest()
 
 
