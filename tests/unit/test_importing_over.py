@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from data_contracts.errors import UsageError
 from tasks.data.sources import describe
+from tasks.data.sources.importing import import_file
 from tasks.data.sources.raw import ABOUT
 from tasks.data.sources.writing import raw_folder, recover
+from tests.unit.test_importing import write
 from tests.unit.test_importing_halves import ROWS, split
 
 
@@ -60,3 +63,14 @@ def test_the_folder_of_an_import_that_still_writes_is_left_alone(tmp_path: Path)
         recover(tmp_path / "out")
         (made / "file").write_text("whole")
     assert (tmp_path / "out" / "file").exists()
+
+
+def test_the_current_folder_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """It would be removed under the user's shell, in which nothing works then."""
+    file = write(tmp_path, "a.jsonl", [{"t": "x", "l": "a"}])
+    (tmp_path / "out").mkdir()
+    monkeypatch.chdir(tmp_path / "out")
+    for out in (Path(), tmp_path / "out"):
+        with pytest.raises(UsageError, match=r"is the current folder, which cannot be replaced\nhint: cd \.\."):
+            import_file(file, out, text="t", labels="l", test_fraction=0)
+    assert import_file(file, Path("data"), text="t", labels="l", test_fraction=0)["train"] == 1

@@ -69,9 +69,11 @@ def _put_back(working: Path, out: Path) -> None:
 
 
 def refuse_foreign(out: Path) -> None:
-    """Raise UsageError where `out` is a file, or a folder with anything in it but a data set of ours."""
+    """Raise UsageError where `out` is a file, the current folder, or one with anything in it but a data set of ours."""
     if out.exists() and not out.is_dir():
         raise UsageError(f"{out} is a file, and a data set is a folder", hint="name another folder")
+    if out.exists() and out.samefile("."):    # it would be removed under the user's shell
+        raise UsageError(f"{out} is the current folder, which cannot be replaced", hint="cd .., and name it from there")
     names = {path.name for path in out.iterdir()} if out.is_dir() else set()
     if foreign := sorted(names - set(ours(out).get("files", ()))):
         raise UsageError(f"{out} is not empty and holds {foreign[0]!r}, which is not part of a data set written here",
