@@ -21,9 +21,11 @@ FOUND = pa.schema(zip(COLUMNS, (pa.string(), pa.int32(), pa.int64(), pa.string()
 
 
 def check(out: Path, what: str) -> None:
-    """Raise UsageError where the suffix of `out` does not suit `what`, or its folder does not exist."""
+    """Raise UsageError where the suffix of `out` does not suit `what`, it is a folder, or its folder does not exist."""
     if out.suffix not in KINDS[what]:
         raise UsageError(f"--out must be named *{' or *'.join(KINDS[what])}, got {out}", hint=f"--out {what}.parquet")
+    if os.path.isdir(out):    # False, not an error, of a name that is too long
+        raise UsageError(f"{out} is a folder", hint="name another file: --out")
     if not out.absolute().parent.is_dir():
         raise UsageError(f"there is no folder {out.parent}", hint="make it, or name a file in another one: --out")
 

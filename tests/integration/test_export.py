@@ -109,10 +109,12 @@ def test_of_no_text_there_is_a_file_without_rows(run, tmp_path):
     (("embeddings", "--out", "v.csv"), "--out must be named *.npy or *.parquet, got v.csv"),
     (("predictions", "--out", "p.npy"), "--out must be named *.parquet"),
     (("embeddings", "--out", "nowhere/v.npy"), "there is no folder nowhere"),
+    (("predictions", "--input", "texts.jsonl", "--out", "spark.parquet"), "spark.parquet is a folder\nhint: name"),
     (("predictions", "--out", "p.parquet"), "no texts are given"),
     (("embeddings", "--text", "title", "--out", "v.parquet"), "--text names a column of a file"),
     (("predictions", "--input", "texts.jsonl", "--k", "0", "--out", "p.parquet"), "--k must be at least 1")])
-def test_what_cannot_be_written_is_refused_before_anything_is_read(run, words, said):
+def test_what_cannot_be_written_is_refused_before_anything_is_read(run, tmp_path, words, said):
+    (tmp_path / "spark.parquet").mkdir()    # as Spark and Dask write their parts
     code, _, err = run(*words)
     assert code == 2 and said in err
 
