@@ -1,10 +1,12 @@
 """Import: rows of equal text are one text with the labels of all, but for rows that have uids."""
 
 import random
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
+from tasks.data.sources import importing
 from tasks.data.sources.importing import import_file
 from tests.unit.test_importing import points, write
 
@@ -80,3 +82,22 @@ def test_titles_and_contents_are_compared_and_a_naive_join_agrees(tmp_path: Path
                                               strict=True)}
     assert found == naive and summary["train"] + summary["test"] + summary["rows_joined"] == 90
     assert min(summary["train"], summary["test"]) > 0
+
+
+def test_a_row_takes_few_bytes_while_rows_are_collected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A log of clicks has many more rows than texts."""
+    grown, collect = list[int](), importing._collect
+
+    def measured(*of):
+        tracemalloc.start()
+        try:
+            collected = collect(*of)
+            grown.append(tracemalloc.get_traced_memory()[0])
+        finally:
+            tracemalloc.stop()
+        return collected
+
+    monkeypatch.setattr(importing, "_collect", measured)
+    (tmp_path / "a.csv").write_text("t,l\n" + "".join(f"text {n % 100},cats\n" for n in range(20_000)))
+    assert import_file(tmp_path / "a.csv", tmp_path / "out", text="t", labels="l")["rows_joined"] == 19_900
+    assert grown[0] < 24 * 20_000

@@ -18,7 +18,7 @@ from tasks.data.sources.documents import Documents, find_documents
 from tasks.data.sources.files import refuse_other
 from tasks.data.sources.joining import JoinedTexts
 from tasks.data.sources.label_cells import guess_separator, label_names, reason_of_given, weigh
-from tasks.data.sources.points import Point, same_uid
+from tasks.data.sources.points import Point, refuse_same_uids
 from tasks.data.sources.raw import BROADER
 from tasks.data.sources.tabular import Row
 from tasks.data.sources.train_test import UID, SplitRule, key_of, split_rule
@@ -43,7 +43,7 @@ class _Collected:
     skipped: Counter[str]
     train: set[str] = field(default_factory=set)    # labels of training rows
     test: set[str] = field(default_factory=set)     # labels of test rows
-    uids: set[int] = field(default_factory=set)     # `uid_key` of the rows
+    uids: "array[int]" = field(default_factory=lambda: array("Q"))    # `uid_key` of the rows
     texts: "array[int]" = field(default_factory=lambda: array("Q"))    # `text_key` of the rows that have one
     trained: set[int] = field(default_factory=set)    # `key_of` training texts, where a column decides on the split
     titles: dict[str, str] = field(default_factory=dict)    # label -> its title, where that is not its uid
@@ -171,9 +171,8 @@ def _collect(plan: _Plan, test_fraction: float) -> _Collected:
             collected.trained.add(key_of(row.title, row.content))
         if (text := row.text_key) is not None:
             collected.texts.append(text)
-        if (key := plan.uid_key(row)) in collected.uids:
-            raise same_uid(row, next(other for other in plan.points(_nothing(plan)) if plan.uid_key(other) == key))
-        collected.uids.add(key)
+        collected.uids.append(plan.uid_key(row))
+    refuse_same_uids(collected.uids, ((plan.uid_key(row), row) for row in plan.points(_nothing(plan))))
     if collected.unknown and not collected.train | collected.test and plan.vocabulary is not None:
         name, where = next(iter(collected.unknown.items()))
         raise ContractError(f"none of the labels is in {plan.vocabulary.file}: "
