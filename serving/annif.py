@@ -20,6 +20,7 @@ from serving.http.guard import FORM, MAX_CONTAINERS, Problem, json_response, rea
 from serving.model_watcher import Served
 from serving.openapi import PROJECT
 from serving.schemas import MAX_LABELS, MAX_TEXT, MAX_UID, validated
+from serving.texts import readable
 from tasks.data.feedback.journal import Feedback
 from xcmodels.data.text import clean
 
@@ -235,8 +236,8 @@ def fields_of(served: Served, text: str, title: str) -> tuple[str, str]:
 
 
 def _cut(text: str) -> str:
-    """Return the first MAX_TEXT bytes of a text: more than a model reads of any document."""
-    return text if len(text) * 4 <= MAX_TEXT else text.encode()[:MAX_TEXT].decode(errors="ignore")
+    """Return what can be read of the first MAX_TEXT bytes of a text: more than a model reads of any document."""
+    return readable(text if len(text) * 4 <= MAX_TEXT else text.encode()[:MAX_TEXT].decode(errors="ignore"))
 
 
 def parsed_form(body: bytes) -> dict[str, str]:

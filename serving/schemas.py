@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from serving.http.guard import Problem
+from serving.texts import readable
 from xcmodels.data.text import clean
 from xcmodels.retrieval.selection import NoBranches, UnknownEntry, UnknownLabel
 
@@ -156,6 +157,7 @@ def checked(body: Any) -> PredictRequest:
         sizes = f"{len(request.texts)} texts of {request.k} labels are more than {MAX_EXPLAINED}"
         raise Problem(422, "explain", f"at most {MAX_EXPLAINED} labels are explained at once",
                       errors=[("/explain", sizes)])
+    request.texts = [readable(text) for text in request.texts]
     return request
 
 
@@ -186,9 +188,10 @@ def checked_feedback(body: Any) -> FeedbackRequest:
         too_long = f"more than {MAX_TEXT:,} bytes"
         raise Problem(413, "text", f"a text has at most {MAX_TEXT:,} bytes", errors=[("/text", too_long)])
     right, wrong = {*request.accepted, *request.added}, set(request.rejected)
-    readable = clean(request.text)    # as training reads it
-    if not readable or not right | wrong:
-        pointer = "/accepted" if readable else "/text"
+    request.text = readable(request.text)
+    plain = clean(request.text)    # as training reads it
+    if not plain or not right | wrong:
+        pointer = "/accepted" if plain else "/text"
         raise Problem(422, "invalid", "a decision is on a text that is not blank, and on a label at least",
                       errors=[(pointer, "it is empty")])
     if both := [place for place, uid in enumerate(request.rejected) if uid in right]:

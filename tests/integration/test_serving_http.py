@@ -231,6 +231,21 @@ def test_a_page_of_another_origin_is_refused(server, origin):
     assert server.ask("/predict", GOOD, Origin=own).status == 200
 
 
+@pytest.mark.parametrize("path", ["/predict", "/v1/projects/xc/suggest-batch", "/v1/projects/xc/learn"])
+def test_texts_of_marks_alone_hold_nobody_up(server, path):
+    text = "a" + "\u0301" * 16000 + "\u0316" * 16000
+    documents = [{"text": text, "subjects": [{"uri": "tiny:0"}]}] * 15
+    body = {"texts": [text] * 15} if path == "/predict" else documents
+    body = {"documents": [{"text": text}] * 15} if path.endswith("batch") else body
+    asked = threading.Thread(target=server.ask, args=(path, json.dumps(body, ensure_ascii=False).encode()))
+    asked.start()
+    time.sleep(0.5)
+    began = time.monotonic()
+    assert server.ask("/healthz").status == 200
+    assert time.monotonic() < began + 5
+    asked.join()
+
+
 def test_a_crowd_gets_503_when_the_queue_is_full(server):
     replies: list[Reply] = []
     body = {"texts": [f"text {row} of a crowd" * 20 for row in range(256)], "k": 100}
