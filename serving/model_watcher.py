@@ -18,8 +18,8 @@ from data_contracts.errors import DamagedArtifact, ProjectError
 from serving.file_watcher import Watch
 from tasks.core.files import hold
 from tasks.core.manifest import verify
-from tasks.registry.resolve import find, folder_of
-from tasks.registry.tags import DATA, DIGEST, EXAMPLES, METRICS, Version
+from tasks.registry.resolve import find, folder_of, model_name, parts_of
+from tasks.registry.tags import CHAMPION, DATA, DIGEST, EXAMPLES, METRICS, Version
 from tasks.tracking.tracker import Tracker
 from xcmodels.retrieval.retriever import Retriever
 
@@ -63,14 +63,18 @@ class Served:
 
 
 class Registry:
-    """A model in the registry, named as for `find`; where no name is given, the first lookup fixes it."""
+    """A model in the registry, named as for `find`; where no name is given, the first lookup fixes it.
+
+    A name alone means the champion: without one the newest version may be one that the gates refused.
+    """
 
     def __init__(self, tracker: Tracker, spec: str | None) -> None:
         self.tracker, self.spec = tracker, spec
 
     def look(self) -> Version:
         """Return the version that the name or alias stands for now."""
-        version = find(self.tracker, self.spec)
+        spec = self.spec or model_name(self.tracker)
+        version = find(self.tracker, spec if parts_of(spec)[1] else f"{spec}@{CHAMPION}")
         self.spec = self.spec or version.name
         return version
 

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shlex
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
@@ -152,7 +153,9 @@ def _number(name: str, mark: str, which: str, aliases: Mapping[str, Any], versio
         return max(versions, key=int)
     alias = which if mark else CHAMPION
     if alias not in aliases:
-        raise UsageError(f"{name} has no alias {alias!r}{did_you_mean(alias, list(aliases))}")
+        hint = f"xc promote {shlex.quote(f'{name}/VERSION')} --reason '...' makes a version the champion"
+        raise UsageError(f"{name} has no alias {alias!r}{did_you_mean(alias, list(aliases))}",
+                         hint=hint if alias == CHAMPION else "")
     if str(aliases[alias]) not in versions:
         raise UsageError(f"{name}@{alias} is version {aliases[alias]}, which was deleted",
                          hint=f"name another: {', '.join(f'{name}/{each}' for each in versions)}")

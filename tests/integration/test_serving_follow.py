@@ -87,9 +87,10 @@ def test_a_version_that_cannot_predict_is_not_taken(models):
     assert follower.current.version == "1" and "not finite" in follower.fault
 
 
-def test_an_alias_or_a_database_that_is_gone_changes_nothing(models):
+@pytest.mark.parametrize("spec", [None, "xc", "xc@champion"])
+def test_an_alias_or_a_database_that_is_gone_changes_nothing(models, spec):
     models.add()
-    follower = follower_of(models)
+    follower = follower_of(models, spec)
     follower.step()
     with models.tracker.required() as client:
         client.delete_registered_model_alias("xc", "champion")
@@ -105,6 +106,24 @@ def test_an_alias_or_a_database_that_is_gone_changes_nothing(models):
     (models.home / "away").rename(models.home / "mlflow.db")
     follower.step()
     assert follower.fault == ""
+
+
+def test_a_version_that_the_gates_refused_does_not_answer_for_the_model(models):
+    models.add()
+    models.add(seed=1, p1=10.0)
+    follower = follower_of(models, "xc")
+    follower.step()
+    with models.tracker.required() as client:
+        client.delete_model_version("xc", "1")    # and with it the alias
+    follower.step()
+    assert follower.current.version == "1" and "no alias 'champion'" in follower.fault
+    for spec in ("xc", "models:/xc", None):
+        with pytest.raises(UsageError, match="xc has no alias 'champion'") as caught:
+            follower_of(models, spec).first()
+    assert "xc promote xc/VERSION" in caught.value.hint
+    told = follower_of(models, "xc/2")
+    told.first()
+    assert told.current.version == "2"
 
 
 def test_the_first_version_has_to_be_right(models):
