@@ -153,9 +153,9 @@ def test_a_home_that_is_closed_to_this_user(home, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(files, "put_file", closed)
     monkeypatch.setattr(Path, "exists", closed)
-    assert not command._write_secrets(Setup(home, USER))
+    assert not command._secrets(Setup(home, USER))
     with pytest.raises(ProjectError, match=r"service.env: Permission denied"):
-        command._write_secrets(Setup(home, USER, mlflow=MLFLOW))
+        command._write(home, {}, command._secrets(Setup(home, USER, mlflow=MLFLOW)), force=False)
 
 
 def test_commands_to_paste_take_any_folder(home, tmp_path):
@@ -178,8 +178,8 @@ def test_files_that_differ_are_replaced_only_when_told(home, tmp_path):
     (folder / "xc.target").unlink()
     code, said = xc(*words)
     assert code == 2 and "xc-app.service is there and differs" in said and "--force" in said
-    assert not (folder / "xc.target").exists()    # nothing is written half
-    assert (folder / "xc-app.service").read_text() == "edited by hand"
+    assert xc(*words, **OTHER)[0] == 2 and not (home / "service.env").exists()    # nothing is written half
+    assert not (folder / "xc.target").exists() and (folder / "xc-app.service").read_text() == "edited by hand"
     code, said = xc(*words, "--force")
     assert code == 0 and said.count("as it was") == 3 and said.count("written") == 2
     assert "[Service]" in (folder / "xc-app.service").read_text()

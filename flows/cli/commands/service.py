@@ -34,8 +34,7 @@ def systemd(folder: Folder, /, *, home: Home = HOME, mlflow: Mlflow = "", ports:
     from flows.services.systemd_units import units
 
     setup = _setup(home, user, name, ports=ports, model=model, workers=workers, gpu=gpu, mlflow=mlflow)
-    _write_secrets(setup)
-    _write(folder, units(setup), force)
+    _write(folder, units(setup), _secrets(setup), force)
     named = f"{shlex.quote(str(folder))}/{name}"
     say(f"next       sudo cp {named}.target {named}-*.service /etc/systemd/system/ && sudo systemctl daemon-reload && "
         f"sudo systemctl enable --now {name}.target")
@@ -49,8 +48,8 @@ def compose(folder: Folder, /, *, image: Image = "xcflow", home: Home = HOME, ml
     from flows.services.compose import compose as text_of
 
     setup = _setup(home, user, "xc", ports=ports, model=model, workers=workers, gpu=gpu, mlflow=mlflow, number=True)
-    secrets = _write_secrets(setup)
-    _write(folder, {"compose.yaml": text_of(setup, image, secrets=secrets)}, force)
+    secrets = _secrets(setup)
+    _write(folder, {"compose.yaml": text_of(setup, image, secrets=bool(secrets))}, secrets, force)
     say(f"next       docker compose --file {shlex.quote(str(folder / 'compose.yaml'))} up --detach")
 
 
@@ -115,15 +114,22 @@ def _setup(home: Path, user: str, name: str, *, ports: Ports, mlflow: str, worke
                  workers=workers, prefect=prefect, **more)
 
 
-def _write(folder: Path, files: dict[str, str], force: bool) -> None:
-    """Write files, each atomically; raise UsageError, before anything is written, where one is there and differs."""
-    from tasks.core.files import put_file
+def _write(folder: Path, files: dict[str, str], secrets: dict[Path, str], force: bool) -> None:
+    """Write files, each atomically, those with secrets for this user alone.
+
+    Raises UsageError, before anything is written, where one in the folder is there and differs.
+    """
+    from tasks.core.files import explained, put_file
 
     folder.mkdir(parents=True, exist_ok=True)
     new = {path: text for file, text in files.items()
            if not (path := folder / file).exists() or path.read_bytes() != text.encode()}
     if (there := [path for path in new if path.exists()]) and not force:
         raise UsageError(f"{there[0]} is there and differs", hint="--force replaces it, or name another folder")
+    for path, text in secrets.items():
+        with explained("write the addresses of the servers", path):
+            put_file(text.encode(), path, os.replace, path.with_name(f".{uuid.uuid4().hex}.part"))
+        say(f"written    {path}, for this user alone: the servers that were there")
     for path, text in new.items():
         part = path.with_name(f".{uuid.uuid4().hex}.part")
         put_file(text.encode(), path, os.replace, part)
@@ -132,13 +138,12 @@ def _write(folder: Path, files: dict[str, str], force: bool) -> None:
         say(f"{'written' if folder / file in new else 'as it was':<10} {folder / file}")
 
 
-def _write_secrets(setup: "Setup") -> bool:
-    """Write addresses and passwords of existing servers to HOME/service.env, mode 0600; return whether there are any.
+def _secrets(setup: "Setup") -> dict[Path, str]:
+    """Return HOME/service.env with addresses and passwords of existing servers; nothing where there are none.
 
     Raises UsageError where there are none, and the file names some of an earlier time.
     """
     from flows.services.service_manager import SERVER_VARIABLES
-    from tasks.core.files import explained, put_file
 
     path = setup.home / "service.env"
     given = {**os.environ, "XC_MLFLOW": setup.mlflow}
@@ -147,12 +152,8 @@ def _write_secrets(setup: "Setup") -> bool:
         if os.path.exists(path):    # Path.exists raises where the home is closed to this user
             raise UsageError(f"{path} names servers, and neither this shell nor --mlflow does",
                              hint="set its variables here too, or remove it")
-        return False
+        return {}
     if bad := [name for name, value in values.items() if not value.isprintable() or set(value) & set("\"'\\ ")]:
         raise UsageError(f"{bad[0]} has characters that an environment file cannot hold", hint="choose another")
     # in quotes compose replaces no $NAME and takes no # for a comment; systemd reads them the same way
-    lines = "".join(f"{name}='{value}'\n" for name, value in values.items())
-    with explained("write the addresses of the servers", path):
-        put_file(lines.encode(), path, os.replace, path.with_name(f".{uuid.uuid4().hex}.part"))
-    say(f"written    {path}, for this user alone: the servers that were there")
-    return True
+    return {path: "".join(f"{name}='{value}'\n" for name, value in values.items())}
