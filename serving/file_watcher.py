@@ -57,12 +57,12 @@ class Watch:
             now, before = os.fstat(file), self._hashed[path]
             if every or (now.st_size, now.st_mtime_ns, now.st_ctime_ns) != (
                     before.st_size, before.st_mtime_ns, before.st_ctime_ns):
-                self._hashed[path] = now
                 if _sha256(file) == self._sha256[path]:
                     self._right[path] = now
                 else:
                     self._right.pop(path, None)
                     self._looked = float("-inf")
+                self._hashed[path] = now    # not before it was read: an error of the disk may be over the next time
         bad = next((path for path in self._files if path not in self._right), "")
         self.damage = f"{self.folder / bad} was changed since it was published" if bad else ""
 

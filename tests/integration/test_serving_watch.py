@@ -1,6 +1,7 @@
 """Files of a version that change while it answers: noticed, refused, told, cured; and scores that are none."""
 
 import asyncio
+import errno
 import json
 import os
 import shutil
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from data_contracts.errors import DamagedArtifact
-from serving import model_watcher
+from serving import file_watcher, model_watcher
 from serving.answers import ModelService, Question, answer
 from serving.file_watcher import Watch
 from serving.http.guard import Problem
@@ -122,6 +123,21 @@ def test_a_version_whose_files_change_is_refused_until_they_are_right_again(mode
 
 def test_uids_can_be_looked_up_before_a_request_would_wait_for_it(follower):
     assert "_hashed" in vars(follower.current.retriever.select.index)
+
+
+def test_a_file_that_cannot_be_read_for_a_moment_is_verified_again(models, follower, monkeypatch):
+    first = ask(follower)
+
+    def fail(file):
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(file_watcher, "_sha256", fail)
+        os.utime(vectors(models))
+        follower.step()
+        assert "Input/output error" in follower.fault
+    follower.step()
+    assert follower.fault == "" and ask(follower) == first
 
 
 def test_another_copy_takes_over_from_a_damaged_one(models, follower, monkeypatch):
