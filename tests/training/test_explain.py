@@ -1,6 +1,7 @@
 """Why a label: parts that sum to its score, and the training texts of it that are most like the text."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -94,6 +95,18 @@ def test_the_most_frequent_label_keeps_a_few_texts(tmp_path, monkeypatch):
     (why,) = few.explain("a pike", [Label(9, "", "", 0.0, 0.0)], nearest=99)
     assert (why.frequency, len(why.nearest)) == (9, 4)
     assert [near.similarity for near in why.nearest] == sorted([near.similarity for near in why.nearest], reverse=True)
+
+
+def test_words_of_one_spelling_are_added_up_and_none_is_without_a_name(small, monkeypatch):
+    (wolf,), (unknown,) = small.tokenizer.title_and_content_ids(["wolf", "\u2603"], ["", ""])[0]
+    added = {(wolf,): 3.0, (wolf, unknown): -0.25, (unknown,): 0.5}
+    monkeypatch.setattr(type(small.scorer), "contributions", lambda *_: added)
+    (why,) = small.explain("a wolf", [Label(3, "", "", 0.0, 0.0)])
+    assert list(why.words.items()) == [("wolf", 3.0), ("[UNK]", 0.5), ("wolf[UNK]", -0.25)]
+    learned = {(wolf,): " wolf", (unknown,): "wolf", (wolf, unknown): " "}    # as one of pieces with spaces reads them
+    monkeypatch.setattr(small, "tokenizer", SimpleNamespace(backend=SimpleNamespace(
+        decode=lambda ids, skip_special_tokens: learned[tuple(ids)])))
+    assert small._contributions(None, 3) == {"wolf": 3.5}
 
 
 def test_odd_questions(small):

@@ -169,10 +169,17 @@ class Retriever(Ranker):
                 for i, label in enumerate(ids)]
 
     def _contributions(self, tokens: Tokens, label: int) -> dict[str, float]:
-        """Return the WORDS_SHOWN words of one text that add most to a label's log-odds or take most from it."""
-        added = self.scorer.contributions(tokens, label)
-        most = sorted(added, key=lambda word: (-abs(added[word]), word))[:WORDS_SHOWN]
-        return {self.tokenizer.backend.decode(list(word)): round(added[word], 6) for word in most}
+        """Return the WORDS_SHOWN words of one text that add most to a label's log-odds or take most from it.
+
+        Words that are read alike, such as one at the beginning of a text and one after a bracket, are one.
+        """
+        added: dict[str, float] = {}
+        for word, value in self.scorer.contributions(tokens, label).items():
+            name = self.tokenizer.backend.decode(list(word), skip_special_tokens=False).strip()    # [UNK] is one
+            added[name] = added.get(name, 0.0) + value
+        added.pop("", None)    # a space
+        most = sorted(added, key=lambda name: (-abs(added[name]), name))[:WORDS_SHOWN]
+        return {name: round(added[name], 6) for name in most}
 
     def _near(self, number: int, cosine: float) -> SimilarText:
         labels = np.setdiff1d(self.examples.labels[number], self.removed)
