@@ -21,6 +21,7 @@ from tasks.registry.tags import (
     did_you_mean,
     local_folder,
     version_by_alias,
+    version_by_number,
     versions_of,
 )
 from tasks.tracking.mlflow_client import Client, all_pages
@@ -94,8 +95,8 @@ def find(tracker: Tracker, spec: str | None = None) -> Version:
     if spec is not None and not name:
         raise UsageError(f"{spec!r} names no model", hint="NAME, NAME@alias or NAME/3; xc models lists them")
     with tracker.required() as client:
-        # A single request where the name is right: a server that follows an alias asks every second.
-        version = version_by_alias(client, name, which if mark else CHAMPION) if name and mark != "/" else None
+        # A single request where the name is right: a server asks every second.
+        version = _named(client, name, mark, which) if name else None
         if version is not None and DIGEST in version.tags:
             return version
         name = model_name(tracker, None if spec is None else name)
@@ -140,6 +141,14 @@ def model_name(tracker: Tracker, name: str | None = None) -> str:
     if name is not None and name not in names:
         raise UsageError(f"no model {name!r}{did_you_mean(name, names)}")
     return names[0] if name is None else name
+
+
+def _named(client: Client, name: str, mark: str, which: str) -> Version | None:
+    """Return the version that `find` is asked for, None where it needs another look, or there is none."""
+    if mark != "/":
+        return version_by_alias(client, name, which if mark else CHAMPION)
+    version = version_by_number(client, name, which)
+    return version if version and str(version.version) == which else None    # MLflow takes "01" for 1
 
 
 def _number(name: str, mark: str, which: str, aliases: Mapping[str, Any], versions: Mapping[str, Version]) -> str:

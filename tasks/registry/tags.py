@@ -1,5 +1,6 @@
 """Tags and aliases of versions in the model registry, and how to look versions up."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -43,10 +44,19 @@ def trained_version(version: Version) -> str:
 
 def version_by_alias(client: Client, name: str, alias: str) -> Version | None:
     """Return the version that an alias names; None where the model, the alias or the version does not exist."""
+    return _existing(client.get_model_version_by_alias, name, alias)
+
+
+def version_by_number(client: Client, name: str, number: str) -> Version | None:
+    """Return the version of a number; None where the model or the version does not exist, or it is no number."""
+    return _existing(client.get_model_version, name, number)
+
+
+def _existing(get: Callable[[str, str], Version], name: str, which: str) -> Version | None:
     from mlflow.exceptions import MlflowException
 
     try:
-        return client.get_model_version_by_alias(name, alias)
+        return get(name, which)
     except MlflowException as error:
         if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
             return None

@@ -1,5 +1,6 @@
 """Following an alias: a new version takes over without a failed request, a bad one never, and memory stays bounded."""
 
+import re
 import threading
 import time
 
@@ -124,6 +125,25 @@ def test_a_version_that_the_gates_refused_does_not_answer_for_the_model(models):
     told = follower_of(models, "xc/2")
     told.first()
     assert told.current.version == "2"
+
+
+@pytest.mark.parametrize("spec", ["xc@champion", "xc", "xc/1"])
+def test_a_look_reads_one_version_however_it_is_named(models, monkeypatch, spec):
+    models.add()
+
+    def read_all(*_):
+        raise AssertionError("the whole registry is read, each second")
+
+    for name in ("model_names", "versions_of"):
+        monkeypatch.setattr(f"tasks.registry.resolve.{name}", read_all)
+    assert str(Registry(Tracker(models.home), spec).look().version) == "1"
+
+
+@pytest.mark.parametrize("number", ["2", "01", "+1", "x", ""])
+def test_a_number_that_no_version_has_is_refused(models, number):
+    models.add()
+    with pytest.raises(UsageError, match=f"xc has no version '{re.escape(number)}'"):
+        follower_of(models, f"xc/{number}").first()
 
 
 def test_the_first_version_has_to_be_right(models):
