@@ -46,7 +46,7 @@ class Dispatcher:
         self._held: deque[socket.socket] = deque()    # accepted, and no worker could take them yet
         self._turn = 0
         self._listening, self._stop_at, self._kill_at = False, float("inf"), float("inf")
-        self._told = 0.0    # when a shortage was logged
+        self._told = 0.0    # when a shortage or a failure was logged
         self._code = 0      # exit code of the worker that ended last
         self._woken, self._wake = socket.socketpair()
 
@@ -181,7 +181,7 @@ class Dispatcher:
                                              for worker in self.workers)
         free = self._free()
         if free is None and self._listening and any(worker.pid for worker in self.workers):
-            self._tell("no worker can take one")
+            self._tell("connections wait: no worker can take one")
         wanted = not self._held and started and self._kill_at == float("inf") and free is not None
         if wanted != (self.listener in self._registered()):
             if wanted:
@@ -210,12 +210,13 @@ class Dispatcher:
                 return False
             try:
                 connection = self.listener.accept()[0]
-            except (BlockingIOError, ConnectionAbortedError):
+            except BlockingIOError:
                 return False
             except OSError as error:
-                if error.errno not in SHORTAGES:
-                    raise
-                self._tell(str(error.strerror))
+                if error.errno not in SHORTAGES:    # of this connection alone, which is gone, see accept(2)
+                    self._tell(f"a connection failed: {error.strerror}")
+                    continue
+                self._tell(f"connections wait: {error.strerror}")
                 time.sleep(RETRY)
                 return False
             if not self._pass(connection, worker):
@@ -241,11 +242,11 @@ class Dispatcher:
             for _ in worker.channel.recv(1 << 16):
                 worker.passed.popleft().close()
 
-    def _tell(self, reason: str) -> None:
-        """Log why connections wait, at most once a second."""
+    def _tell(self, what: str) -> None:
+        """Log what becomes of connections, at most once a second."""
         if time.monotonic() >= self._told + 1:
             self._told = time.monotonic()
-            _log.warning("connections wait: %s", reason)
+            _log.warning("%s", what)
 
     # The end
 

@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import time
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -60,6 +61,22 @@ def test_a_worker_that_the_system_has_nothing_for_is_started_later(dispatcher, m
     assert psutil.pid_exists(child.pid) == (call != "os.pidfd_open")
     child.kill()
     child.wait()
+
+
+@pytest.mark.parametrize("number", [errno.EPROTO, errno.ENETDOWN, errno.EHOSTUNREACH, errno.EPERM, errno.ECONNABORTED])
+def test_a_connection_that_failed_before_it_was_accepted_ends_nothing(dispatcher, monkeypatch, number):
+    listener, failures = dispatcher.listener, [OSError(number, os.strerror(number))]
+
+    def accept():
+        if failures:
+            raise failures.pop()
+        return listener.accept()
+
+    monkeypatch.setattr(dispatcher, "listener", SimpleNamespace(accept=accept))
+    with socket.create_connection(listener.getsockname()):
+        assert not dispatcher._accept() and not failures
+        (connection,) = dispatcher.workers[0].passed
+        connection.close()
 
 
 def test_all_connections_that_wait_at_the_end_are_answered(dispatcher):
