@@ -38,10 +38,12 @@ def score_of(version: Version) -> Score:
     return Score(json.loads(version.tags.get(METRICS, "{}")), json.loads(version.tags.get(DECILES, "[]")))
 
 
-def rollback(tracker: Tracker, name: str, reason: str, *, dry_run: bool = False) -> tuple[str, str]:
+def rollback(tracker: Tracker, name: str, reason: str, *, dry_run: bool = False,
+             expected: tuple[str, str] | None = None) -> tuple[str, str]:
     """Make the previous champion the champion again; return the versions (from, to).
 
-    A second rollback goes back one further. Raises UsageError where there is no earlier champion.
+    A second rollback goes back one further. expected: what a dry run returned. Raises UsageError where there is no
+    earlier champion, and where the versions are no longer those that were expected.
     """
     with tracker.required() as client:
         existing = {str(each.version) for each in versions_of(client, name)}
@@ -56,6 +58,8 @@ def rollback(tracker: Tracker, name: str, reason: str, *, dry_run: bool = False)
         if not before:
             raise UsageError(f"{name} has had no champion before {'v' + now if now else 'now'}",
                              hint=f"name one: xc promote {shlex.quote(f'{name}/VERSION')} --force --reason '...'")
+        if expected and (now, before[-1]) != expected:
+            raise UsageError(f"{name} has another champion since it was looked at", hint="run the same command again")
         if not dry_run:
             move(client, name, before[-1], reason, how="rollback")
         return now, before[-1]

@@ -106,7 +106,7 @@ def rollback(name: Model = "", /, *, reason: Reason = "", dry_run: DryRun = Fals
     before, after = rolled_back(tracker, name, why, dry_run=True)
     resolve_usable(tracker, f"{name}/{after}")    # else nothing would answer
     if not dry_run:
-        rolled_back(tracker, name, why)
+        rolled_back(tracker, name, why, expected=(before, after))    # to verify the files takes seconds
     say(f"{name}@champion {'would go' if dry_run else 'went'} from version {before} to version {after}")
 
 
