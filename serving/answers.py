@@ -66,6 +66,7 @@ class ModelService:
         if self.follower.current is None:
             reason = f": {why}" if why else ""
             raise Problem(503, "no-model", f"no model is loaded{reason}", headers={"Retry-After": "2"})
+        self.selections.keep_those_of(self.follower.current)
         return self.follower.current
 
     def answering(self) -> Served:
@@ -106,13 +107,17 @@ class Selections:
         self._served: Served | None = None
         self._kept: OrderedDict[bytes, Selection] = OrderedDict()
 
+    def keep_those_of(self, served: Served) -> None:
+        """Let go of another version; with any request, else an old one stays in memory until a list comes."""
+        if self._served is not served:
+            self._served, self._kept = served, OrderedDict()
+
     def __call__(self, served: Served, request: PredictRequest) -> Selection | None:
         """Return the selection of a request, None for all labels.
 
         Raises Problem where the request names what the version does not know.
         """
-        if self._served is not served:    # with any request: else an old version stays in memory until a list comes
-            self._served, self._kept = served, OrderedDict()
+        self.keep_those_of(served)
         if request.only is None and not request.without:
             return None
         key = hashlib.sha256(orjson.dumps([request.only, request.without])).digest()

@@ -8,8 +8,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from serving.answers import SELECTIONS, Question, Selections, answer
+from serving.answers import SELECTIONS, ModelService, Question, Selections, answer
 from serving.http.guard import MAX_BODY, MAX_CONTAINERS, MAX_VALUES, Problem
+from serving.prometheus import ServerMetrics
 from serving.schemas import MAX_LISTED, PredictRequest
 from tests.support import tiny
 from tests.support.running_server import problem
@@ -148,5 +149,18 @@ def test_a_version_that_was_replaced_is_not_kept_for_the_lists_it_was_sent(serve
     gone = weakref.ref(before)
     del before
     assert selections(served, PredictRequest(texts=["x"])) is None
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_version_that_was_replaced_is_let_go_whoever_asks(served):
+    class Version:
+        retriever, watch = served.retriever, SimpleNamespace(damage="")
+
+    follower = SimpleNamespace(current=Version())
+    service = ModelService(follower, ServerMetrics(frozenset()))
+    service.selections(follower.current, PredictRequest(texts=["x"], only=["tiny:1"]))
+    gone, follower.current = weakref.ref(follower.current), Version()
+    assert service.answering() is follower.current, "as a client of Annif's REST API does, too"
     gc.collect()
     assert gone() is None
