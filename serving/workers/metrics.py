@@ -16,6 +16,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from serving.model_watcher import Served
 from serving.prometheus import ServerMetrics
 from serving.workers.shared_status import BoardPeers
+from tasks.core.files import explained
+
+ROOM = 1 << 20    # bytes of each file: of all series that there can be
+KINDS = ("counter", "histogram", "gauge_all")    # files of a worker, as prometheus_client names them
 
 
 class SummedMetrics(ServerMetrics):
@@ -23,6 +27,11 @@ class SummedMetrics(ServerMetrics):
 
     def __init__(self, routes: frozenset[str], peers: BoardPeers, folder: Path) -> None:
         self.peers, self.folder = peers, folder
+        # They are mapped, and a page of a mapped file that finds no room on the disk ends the process: taken before.
+        with explained("count what the workers answer", folder):
+            for kind in KINDS:
+                with (folder / f"{kind}_{peers.number}.db").open("ab") as file:
+                    os.posix_fallocate(file.fileno(), 0, ROOM)
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(folder)
         # by the number of the worker, not of its process: one that is started again counts on
         values.ValueClass = values.MultiProcessValue(lambda: peers.number)
