@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from data_contracts.errors import DamagedArtifact
-from serving.batcher import Batcher, QueueFull
+from serving.batcher import SHARE, Batcher, QueueFull
 from serving.http.guard import Problem
 from serving.model_watcher import AliasFollower, Served
 from serving.prometheus import ServerMetrics
@@ -54,7 +54,9 @@ class ModelService:
     def __init__(self, follower: AliasFollower, metrics: ServerMetrics, peers: Peers | None = None) -> None:
         self.follower, self.metrics, self.peers, self.draining = follower, metrics, peers or Peers(), False
         self.selections = Selections()
-        self.batcher = Batcher(answer, largest=LARGEST, room=ROOM, on_batch=metrics.batch_begun)
+        # An explanation takes a transformer a second or more: one a request, and then it is the turn of others.
+        self.batcher = Batcher(answer, largest=LARGEST, room=ROOM, on_batch=metrics.batch_begun,
+                               weigh=lambda question: SHARE if question.explain else 1)
 
     @property
     def fault(self) -> str:

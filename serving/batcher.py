@@ -28,11 +28,15 @@ class _Request(Generic[Q, A]):
         self.taken = 0
         self.answers: list[A] = []
 
-    def take(self, most: int) -> Sequence[Q]:
-        """Return the next queries, up to `most`."""
-        part = self.queries[self.taken:self.taken + most]
-        self.taken += len(part)
-        return part
+    def take(self, most: int, weigh: Callable[[Q], int]) -> tuple[Sequence[Q], int]:
+        """Return the next queries that weigh up to `most` together, at least one, and what they weigh."""
+        start, weight = self.taken, 0
+        while self.taken < len(self.queries):
+            more = weigh(self.queries[self.taken])
+            if self.taken > start and weight + more > most:
+                break
+            self.taken, weight = self.taken + 1, weight + more
+        return self.queries[start:self.taken], weight
 
     def receive(self, answers: Sequence[A]) -> None:
         """Add the answers to queries that were taken, in the order of taking."""
@@ -53,12 +57,14 @@ class Batcher(Generic[Q, A]):
     """Answers queries in batches of up to `largest`; at most `room` queries wait.
 
     answer: called in a thread of its own with a batch, returns an answer for each query. on_batch: called before each
-    batch with its size and the seconds that its first request waited.
+    batch with its size and the seconds that its first request waited. weigh: as how many queries one counts in a batch.
     """
 
     def __init__(self, answer: Callable[[list[Q]], list[A]], *, largest: int, room: int,
-                 on_batch: Callable[[int, float], None] = lambda size, waited: None) -> None:
+                 on_batch: Callable[[int, float], None] = lambda size, waited: None,
+                 weigh: Callable[[Q], int] = lambda query: 1) -> None:
         self._answer, self.largest, self.room, self._on_batch = answer, largest, room, on_batch
+        self._weigh = weigh
         self._waiting: deque[_Request[Q, A]] = deque()
         self._thread = ThreadPoolExecutor(1, "predict")
         self._busy: asyncio.Task[None] | None = None
@@ -93,13 +99,13 @@ class Batcher(Generic[Q, A]):
         """Take up to `largest` queries off the queue, SHARE of each request in turn; skip cancelled requests."""
         batch: list[_Part[Q, A]] = []
         room = self.largest
-        while self._waiting and room:
+        while self._waiting and room > 0:
             request = self._waiting.popleft()
             if request.done.done():
                 continue
-            part = request.take(min(SHARE, room))
+            part, weight = request.take(min(SHARE, room), self._weigh)
             batch.append((request, part))
-            room -= len(part)
+            room -= weight
             if request.taken < len(request.queries):
                 self._waiting.append(request)
         return batch

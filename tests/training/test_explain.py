@@ -12,7 +12,7 @@ from tests.support.toy import toy_config, trained
 from xcmodels.data.corpus import Ragged
 from xcmodels.methods.ngame.method import ngame
 from xcmodels.retrieval.centroid_mix import CentroidMix
-from xcmodels.retrieval.examples import evenly_drawn
+from xcmodels.retrieval.examples import COMPARED, Examples, evenly_drawn
 from xcmodels.retrieval.retriever import Explanation, Label, Retriever
 from xcmodels.retrieval.scorers import InnerProduct
 from xcmodels.retrieval.serving_config import FusionConfig, SparseConfig
@@ -95,6 +95,28 @@ def test_the_most_frequent_label_keeps_a_few_texts(tmp_path, monkeypatch):
     (why,) = few.explain("a pike", [Label(9, "", "", 0.0, 0.0)], nearest=99)
     assert (why.frequency, len(why.nearest)) == (9, 4)
     assert [near.similarity for near in why.nearest] == sorted([near.similarity for near in why.nearest], reverse=True)
+
+
+def test_the_texts_that_are_embedded_for_an_explanation_are_bounded(monkeypatch):
+    vectors = np.random.default_rng(0).normal(size=(1600, 4)).astype(np.float32)
+    kept = Ragged(np.arange(101) * 16, np.arange(1600, dtype=np.int32))    # 16 texts a label
+    asked = []
+    examples = Examples(None, kept, SimpleNamespace(tokens=lambda numbers: numbers), None, None)
+
+    def embed(numbers):
+        asked.append(numbers)
+        return vectors[numbers]
+
+    query = np.ones(4, np.float32)
+    cosines = vectors @ query / np.linalg.norm(vectors, axis=1) / 2
+    for count, each in ((3, 16), (10, 16), (20, 8), (100, 3)):
+        labels = np.arange(100)[::-1][:count]
+        near = examples.nearest(query, labels, 3, embed)
+        assert len(asked[-1]) == count * each <= max(COMPARED, 3 * count)
+        for label, found in zip(labels, near, strict=True):
+            compared = asked[-1][asked[-1] // 16 == label]
+            assert len(compared) == each and compared[-1] - compared[0] >= 16 - 16 // each - 1, "spread over all"
+            assert [number for number, _ in found] == compared[np.argsort(-cosines[compared])][:3].tolist()
 
 
 def test_words_of_one_spelling_are_added_up_and_none_is_without_a_name(small, monkeypatch):

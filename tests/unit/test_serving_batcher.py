@@ -157,3 +157,20 @@ def test_batches_are_told():
         assert all(waited >= 0 for _, waited in told)
 
     run(work())
+
+
+def test_of_texts_that_take_long_a_request_adds_one_to_a_batch():
+    """So others wait for a few of them at most, and what nobody waits for any more is left out."""
+    async def work():
+        answering = Answering()
+        batcher = Batcher(answering, largest=2 * SHARE, room=1000, weigh=lambda each: SHARE if each >= 100 else 1)
+        first = await held(answering, batcher)
+        crowd = [asyncio.create_task(batcher(asked)) for asked in ([100, 101, 102], [2, 3, 4], [103, 104])]
+        await asyncio.sleep(0.05)
+        answering.go.set()
+        assert await first == [2]
+        assert await asyncio.gather(*crowd) == [[200, 202, 204], [4, 6, 8], [206, 208]]
+        await batcher.close()
+        assert answering.batches == [[1], [100, 2, 3, 4, 103], [101, 104], [102]]
+
+    run(work())

@@ -13,6 +13,7 @@ from xcmodels.nn.autograd import normalise
 from xcmodels.retrieval.inner_products import put
 
 MAX_EXAMPLES = 16    # training texts of a label
+COMPARED = 160       # training texts of all labels that are explained at once: a transformer reads 100 a second or two
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,14 @@ class Examples:
 
     def nearest(self, query: np.ndarray, labels: np.ndarray, most: int,
                 embed: Callable[[Tokens], np.ndarray]) -> list[list[tuple[int, float]]]:
-        """Return (number, cosine) of the `most` texts of each label that are nearest to a query vector (d,)."""
-        numbers, lengths = self.kept.take(labels)
+        """Return (number, cosine) of the `most` texts of each label that are nearest to a query vector (d,).
+
+        Of many labels only some texts each are compared, spread over those that are kept, so that all are COMPARED, or
+        `most` a label.
+        """
+        each = max(most, COMPARED // max(1, len(labels)))
+        rows = [_spread(self.kept[label], each) for label in labels]
+        numbers, lengths = np.concatenate([np.empty(0, np.int32), *rows]), [len(row) for row in rows]
         unique, inverse = np.unique(numbers, return_inverse=True)
         cosines = normalise(embed(self.side.tokens(unique))) @ normalise(query[None])[0] if len(unique) else np.empty(0)
         out = []
@@ -61,6 +68,12 @@ class Examples:
         side = Side(Ragged.load(folder, "tokens"), mapped(folder / "titles.npy"))
         return cls(mapped(folder / "counts.npy"), Ragged.load(folder, "kept"), side,
                    Texts.load(folder, "text"), Ragged.load(folder, "labels"))
+
+
+def _spread(values: np.ndarray, most: int) -> np.ndarray:
+    """Return up to `most` values, at even distances."""
+    count = min(len(values), most)
+    return values[np.arange(count) * len(values) // max(1, count)]
 
 
 def save_examples(corpus: Corpus, folder: Path) -> None:
