@@ -16,6 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from serving.model_watcher import Served
 from serving.prometheus import ServerMetrics
 from serving.workers.shared_status import BoardPeers
+from tasks.core.disk_room import take_room
 from tasks.core.files import explained
 
 ROOM = 1 << 20    # bytes of each file: of all series that there can be
@@ -27,11 +28,9 @@ class SummedMetrics(ServerMetrics):
 
     def __init__(self, routes: frozenset[str], peers: BoardPeers, folder: Path) -> None:
         self.peers, self.folder = peers, folder
-        # They are mapped, and a page of a mapped file that finds no room on the disk ends the process: taken before.
         with explained("count what the workers answer", folder):
-            for kind in KINDS:
-                with (folder / f"{kind}_{peers.number}.db").open("ab") as file:
-                    os.posix_fallocate(file.fileno(), 0, ROOM)
+            for kind in KINDS:    # prometheus_client maps these files
+                take_room(folder / f"{kind}_{peers.number}.db", ROOM)
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(folder)
         # by the number of the worker, not of its process: one that is started again counts on
         values.ValueClass = values.MultiProcessValue(lambda: peers.number)

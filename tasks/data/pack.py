@@ -3,7 +3,6 @@
 import json
 import mmap
 import operator
-import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
@@ -14,6 +13,7 @@ import numpy as np
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tasks.core.disk_room import take_room
 from tasks.core.step import StepContext
 from tasks.data.tables import SIDE_TABLES, column_parts, count_rows, shards
 from xcmodels.data import seeds, seen_texts
@@ -127,10 +127,9 @@ def _pack_tokens(table: Path, out: Path, side: str) -> None:
 
 
 def _mapped_array(path: Path, dtype: type[np.generic], size: int) -> np.memmap:
-    """Map a new array (size,), whose room on the disk is taken: a page without any would end the process by SIGBUS."""
+    """Map a new array (size,), whose room on the disk is taken."""
     array = np.lib.format.open_memmap(path, "w+", dtype, (size,))
-    with open(path, "r+b") as file:    # a system without the call (macOS) takes the room as it writes
-        getattr(os, "posix_fallocate", lambda *_: None)(file.fileno(), 0, path.stat().st_size)
+    take_room(path, path.stat().st_size)
     return array
 
 

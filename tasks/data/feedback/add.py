@@ -137,7 +137,7 @@ def _rows_with(table: Path, values: Collection[str], column: str = "") -> Iterat
 
 
 def _examples(table: Path, values: Collection[str]) -> set[str]:
-    """Return those values that are the example of a row, as the page of `xc serve` offers test texts."""
+    """Return those values that are the `example` of a row, as the page of `xc serve` offers test texts."""
     found, wanted = set[str](), pa.array(sorted(values), pa.string())
     for shard in shards(table):
         part = pq.read_table(shard, columns=["title", "content"])
