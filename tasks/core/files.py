@@ -28,7 +28,7 @@ _REMEDIES = {
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS)    # what a file system without hard links answers
 FULL = 8_000_000    # free bytes below which a database may fail
 _NO_ROOM = ("No space left on device", "database or disk is full")
-_held: set[int] = set()    # file descriptors of the locks of this process
+_held: dict[object, int] = {}    # file descriptors of the locks of this process, by who holds each
 
 
 def nearest_existing(folder: Path) -> Path:
@@ -178,8 +178,8 @@ def locked(path: Path, how: int, seconds: float = inf) -> Iterator[bool]:
     inherit it (close-on-exec), nor do forks (`_forget_locks`), so a killed process leaves no lock to its children.
     """
     deadline, acquired, pause = time.monotonic() + seconds, False, 0.01
-    lock = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    _held.add(lock)
+    lock, holder = os.open(path, os.O_RDONLY | os.O_CLOEXEC), object()
+    _held[holder] = lock
     try:
         while not acquired:
             try:
@@ -192,9 +192,8 @@ def locked(path: Path, how: int, seconds: float = inf) -> Iterator[bool]:
                 pause = min(1.5 * pause, 0.5)    # a wait of hours should not keep a processor awake
         yield acquired
     finally:
-        if lock in _held:
-            _held.remove(lock)
-            os.close(lock)
+        if holder in _held:    # else it is of the process that forked this one, where another file may have its number
+            os.close(_held.pop(holder))
 
 
 def hold(path: Path, by: object) -> None:
@@ -213,7 +212,7 @@ def held(path: Path) -> bool:
 
 
 def _forget_locks() -> None:
-    for lock in _held:
+    for lock in _held.values():
         os.close(lock)
     _held.clear()
 

@@ -1,5 +1,6 @@
 """Processes side by side: locks, races for one step, collection beside writers, rights."""
 
+import fcntl
 import os
 import shutil
 import signal
@@ -16,6 +17,7 @@ import pytest
 from data_contracts.errors import ProjectError, UsageError
 from flows.prefect_state import page_of_this_run
 from tasks.core import manifest
+from tasks.core.files import held, hold, locked
 from tasks.core.store import Artifact, Store, digest_of
 from tests.support.faults import NEW, OLD, child, ended, one, pointing_to, put, stranded, with_old, write_new
 
@@ -60,6 +62,22 @@ def test_second_run_names_the_holder_and_a_kill_frees_the_lock_at_once(store):
         with store.run_lock():
             assert (store.home / "lock").read_text() == f"{os.getpid()}\n"
             assert time.monotonic() - start < 30
+
+
+def test_what_a_fork_inherits_does_not_end_a_lock_of_its_own(tmp_path):
+    """The number of the file that was closed in it may be that of the file which it locks."""
+    user = {Path()}    # any object that can be referred to weakly
+    hold(tmp_path, user)
+
+    def lock(say):
+        nonlocal user
+        with locked(tmp_path, fcntl.LOCK_EX, 60.0):
+            user = None    # the last to hold the folder
+            say(held(tmp_path))
+
+    with child(lock) as (_, lines):
+        user = None
+        assert lines.readline() == "True\n"
 
 
 def test_run_lock_is_freed_after_an_error(store):
