@@ -8,7 +8,7 @@ import os
 import shutil
 import signal
 import tempfile
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -141,6 +141,14 @@ def apart(function, *arguments, **named):
 
 def ended(pid):
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def at_once(action, count):
+    """Run action(number) in `count` forked processes at once, and assert that each ends well."""
+    with ExitStack() as stack:
+        children = [stack.enter_context(child(lambda say, number=number: action(number))) for number in range(count)]
+        said = [lines.read() for _, lines in children]
+        assert [(ended(pid), words) for (pid, _), words in zip(children, said, strict=True)] == [(0, "")] * count
 
 
 @pytest.fixture

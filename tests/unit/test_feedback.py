@@ -4,7 +4,6 @@ import gzip
 import json
 import shutil
 from contextlib import contextmanager
-from multiprocessing import get_context
 from types import SimpleNamespace
 
 import pyarrow.parquet as pq
@@ -24,6 +23,7 @@ from tasks.data.feedback.decisions import Decisions
 from tasks.data.feedback.journal import Feedback, FeedbackJournal
 from tasks.data.prepare import ADD_FEEDBACK, steps
 from tasks.data.sources import describe
+from tests.support.faults import at_once
 from tests.support.raw_folders import read_table, write_json
 from xcmodels.data.corpus import PrepareConfig
 from xcmodels.data.text import example
@@ -89,18 +89,12 @@ def test_a_damaged_line_is_named(journal):
     assert caught.value.where.endswith("m.jsonl:2")
 
 
-def _write(home, number):
-    for turn in range(50):
-        FeedbackJournal(home, "m").append([Feedback(f"{number} {turn}", ["L1"])] * 2)
-
-
 def test_two_writers_do_not_mix(tmp_path):
-    writers = [get_context("fork").Process(target=_write, args=(tmp_path, number)) for number in range(2)]
-    for writer in writers:
-        writer.start()
-    for writer in writers:
-        writer.join(300)
-        assert writer.exitcode == 0
+    def write(number):
+        for turn in range(50):
+            FeedbackJournal(tmp_path, "m").append([Feedback(f"{number} {turn}", ["L1"])] * 2)
+
+    at_once(write, 2)
     texts = [one.text for one in FeedbackJournal(tmp_path, "m").read()]
     assert len(texts) == 200 and texts[::2] == texts[1::2]
 

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from tasks.data.sources import describe
 from tasks.data.sources.importing import import_file
 from tasks.data.sources.raw import ABOUT
 from tasks.data.sources.writing import raw_folder, recover
+from tests.support.faults import child, ended
 from tests.unit.test_importing import write
 from tests.unit.test_importing_halves import ROWS, split
 
@@ -50,10 +50,9 @@ def test_the_next_import_puts_right_what_a_killed_one_left(tmp_path: Path, at: i
     """Killed before the earlier data set was moved away, or before the new one was in its place."""
     out = tmp_path / "out"
     halves = split(out, ROWS[:50], 0.5)
-    child = get_context("fork").Process(target=_import_and_die, args=(out, at))
-    child.start()
-    child.join(300)
-    assert child.exitcode == -signal.SIGKILL and out.exists() == (at == 1) and list(tmp_path.glob(".out.*"))
+    with child(lambda say: _import_and_die(out, at)) as (pid, _):
+        assert ended(pid) == -signal.SIGKILL
+    assert out.exists() == (at == 1) and list(tmp_path.glob(".out.*"))
     assert split(out, ROWS[:50]) == halves
     assert {path.name for path in tmp_path.iterdir()} == {"out", "out.jsonl"}
 

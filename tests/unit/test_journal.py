@@ -1,7 +1,6 @@
 """The journal of label edits: whole commands in order, whatever is killed, and whoever writes."""
 
 import os
-from multiprocessing import get_context
 
 import pytest
 
@@ -9,6 +8,7 @@ from data_contracts.errors import DamagedArtifact, UsageError
 from tasks.data.feedback.journal import Feedback, FeedbackJournal
 from tasks.registry.edit_journal import Journal
 from tasks.registry.tags import require_name
+from tests.support.faults import at_once
 from xcmodels.retrieval.label_editing import ADD, REMOVE, Edit
 
 ENTERED = [Edit(ADD, "x:1", "forest wolf sea"), Edit(REMOVE, "tiny:3"), Edit(ADD, "x:2", "日本語", "and more")]
@@ -83,19 +83,13 @@ def test_what_was_appended_is_on_the_disk_under_its_name(tmp_path, monkeypatch):
                                         for file in ("", "/m.jsonl"))}
 
 
-def _write(path, number):
-    journal = Journal(path, "m")
-    for turn in range(20):
-        with journal.alone():
-            journal.append([Edit(ADD, f"{number}:{turn}", "a"), Edit(ADD, f"{number}:{turn}b", "b")])
-
-
 def test_two_writers_do_not_mix(tmp_path):
-    workers = [get_context("fork").Process(target=_write, args=(tmp_path, number)) for number in range(2)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join(300)
-        assert worker.exitcode == 0
+    def write(number):
+        journal = Journal(tmp_path, "m")
+        for turn in range(20):
+            with journal.alone():
+                journal.append([Edit(ADD, f"{number}:{turn}", "a"), Edit(ADD, f"{number}:{turn}b", "b")])
+
+    at_once(write, 2)
     uids = [edit.uid for edit in Journal(tmp_path, "m").edits()]
     assert len(uids) == 80 and all(second == f"{first}b" for first, second in zip(uids[::2], uids[1::2], strict=True))
