@@ -69,6 +69,14 @@ def test_agrees_with_a_search_of_one_query_at_a_time(small_blocks, share):
     assert (wanted[100] == -1).sum() >= 2
 
 
+def test_a_long_label_costs_the_others_no_recall():
+    """The classifier of a frequent label can be a hundred times as long as most."""
+    labels, queries = clustered(4000, seed=1), clustered(300, seed=2)
+    labels[7] *= 100
+    index = build(labels, queries, 20, seed=0)
+    assert ann.recall(index.nearest(queries, 20), labels, queries, 20) > 0.9
+
+
 def test_neither_other_queries_nor_threads_change_what_is_found(small_blocks):
     labels, queries = clustered(900, noise=2, seed=1), clustered(200, noise=2, seed=2)
     index = build(labels, queries, 6, seed=4)
