@@ -45,12 +45,11 @@ class BagOfTokens(Backbone):
 
     idf: torch.Tensor
 
-    def forward(self, tokens: Tokens, side: str) -> torch.Tensor:
-        """Return (n, sums * dim) weighted sums of token embeddings; zeros for a text without tokens."""
-        return self.groups((tokens, side))[0]
-
     def groups(self, *texts: tuple[Tokens, str]) -> list[torch.Tensor]:
-        """Return the vectors of several groups of texts, summed together so that a shared row is gathered once."""
+        """Return the vectors of several groups of texts, summed together so that a shared row is gathered once.
+
+        A text without tokens gets zeros.
+        """
         if len(texts) == 1:
             ((tokens, side),) = texts
             return [self._sums(tokens, self.sides[side])]
@@ -104,10 +103,6 @@ class BagAndTransformer(Backbone):
                              "must be as wide where encoder.kind is both")
         self.bag, self.transformer = bag, transformer
         self.dim, self.sums, self.bases, self.batch = bag.dim, bag.sums + 1, (0, bag.sums), transformer.batch
-
-    def forward(self, tokens: Tokens, side: str) -> torch.Tensor:
-        """Return (n, (sums of the bag + 1) * dim) vectors."""
-        return self.groups((tokens, side))[0]
 
     def groups(self, *texts: tuple[Tokens, str]) -> list[torch.Tensor]:
         """Return the vectors of several groups of texts; texts of all groups are padded together."""

@@ -65,12 +65,12 @@ class Backbone(Model):
 
     def forward(self, tokens: Tokens, side: str) -> torch.Tensor:
         """Return (n, sums * dim) vectors of texts on `side`, "query" or "label"; not normalised."""
+        return self.groups((tokens, side))[0]
+
+    def groups(self, *texts: tuple[Tokens, str]) -> list[torch.Tensor]:
+        """Return such vectors of several groups of texts, each with its side."""
         raise NotImplementedError
 
     def in_numpy(self, side: str) -> Callable[[Tokens], np.ndarray] | None:
         """Return a function to encode one text on `side` as (1, sums * dim) by numpy alone; None if there is none."""
         return None
-
-    def groups(self, *texts: tuple[Tokens, str]) -> list[torch.Tensor]:
-        """Return the vectors of several groups of texts, each with its side."""
-        return [self(tokens, side) for tokens, side in texts]
