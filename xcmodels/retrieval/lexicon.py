@@ -9,7 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from xcmodels.data.corpus import Side, mapped
-from xcmodels.data.sorted_ids import unique_counts
+from xcmodels.data.sorted_ids import unique, unique_counts
 from xcmodels.data.tokens import Tokens
 
 BIGRAM_BUCKETS = 1 << 20    # bigrams of one bucket count as equal
@@ -103,16 +103,11 @@ def spellings(tokens: Tokens, vocabulary: int) -> dict[int, tuple[int, ...]]:
     return {**{token: (token,) for token in ids}, **{vocabulary + _hashed(*pair): pair for pair in bigrams}}
 
 
-def count_words(tokens: Tokens, vocabulary: int) -> sp.csr_array:
-    """Return how often each text has each of its words, (n, words) float32."""
-    row, word = words_of(tokens, vocabulary)
-    shape = len(tokens), vocabulary + BIGRAM_BUCKETS
-    return sp.csr_array((np.ones(len(row), np.float32), (row, word)), shape=shape)
-
-
 def make_lexicon(side: Side, vocabulary: int) -> Lexicon:
     """Return the idf of words in the texts of a side of a corpus."""
-    rows, df = np.arange(len(side)), np.zeros(vocabulary + BIGRAM_BUCKETS, np.int64)
+    rows, width = np.arange(len(side)), vocabulary + BIGRAM_BUCKETS
+    df = np.zeros(width, np.int64)
     for start in range(0, len(rows), CHUNK):
-        df += np.bincount(count_words(side.tokens(rows[start:start + CHUNK]), vocabulary).indices, minlength=len(df))
+        row, word = words_of(side.tokens(rows[start:start + CHUNK]), vocabulary)
+        df += np.bincount(unique(row * width + word) % width, minlength=width)
     return Lexicon(np.where(df > 0, np.log((len(rows) + 1) / (df + 1)), 0).astype(np.float32))
