@@ -95,6 +95,11 @@ class RowTable(nn.Module):
             self._gathered.append((unique, leaf.requires_grad_()))
         return leaf, inverse
 
+    def vectors(self, ids: torch.Tensor) -> torch.Tensor:
+        """Return the rows (k, d) of `ids` (k,), none of which may be there twice; trained as those of `gather`."""
+        rows, inverse = self.gather(ids)
+        return rows[inverse]
+
     def _local(self, ids: torch.Tensor) -> tuple[torch.Tensor, slice]:
         """Return the rows of `weight` for those of the sorted `ids` that are held here, and the slice of these ids."""
         ends = torch.tensor([self.first, self.first + len(self.weight)], device=ids.device)

@@ -61,8 +61,7 @@ class OneVsAll(Model):
     def forward(self, batch: Batch) -> dict[str, torch.Tensor]:
         """Return the logits of each block of a batch, (R, C); meaningless where the weight is 0."""
         queries = self.queries(batch)
-        rows, inverse = self.labels.gather(batch.sides["labels"].ids)
-        scores = {"pool": queries @ rows[inverse].T}
+        scores = {"pool": queries @ self.labels.vectors(batch.sides["labels"].ids).T}
         if (own := batch.blocks.get("shortlist")) is not None:
             assert own.columns is not None and own.weights is not None
             row, slot = torch.nonzero(own.weights, as_tuple=True)
@@ -77,8 +76,7 @@ class OneVsAll(Model):
 
     def logits(self, queries: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Return the logits of queries (R, d) with each of the labels (n,), (R, n)."""
-        rows, inverse = self.labels.gather(labels)
-        return self.scale * (queries @ rows[inverse].T) + self.bias
+        return self.scale * (queries @ self.labels.vectors(labels).T) + self.bias
 
     def every_label(self, batch: EveryLabelBatch) -> torch.Tensor:
         """Return the mean over queries of the binary cross-entropy over every label, computed by parts of the labels.

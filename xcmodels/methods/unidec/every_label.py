@@ -75,8 +75,7 @@ class OverEveryLabel:
 
     def _classifiers(self, part: slice) -> torch.Tensor:
         assert self.labels is not None
-        rows, inverse = self.labels.gather(self.batch.sides["labels"].ids[part])
-        return rows[inverse]
+        return self.labels.vectors(self.batch.sides["labels"].ids[part])
 
     def _symmetric(self, denominators: torch.Tensor, positive_scores: torch.Tensor,
                    backward: torch.Tensor) -> torch.Tensor:

@@ -122,8 +122,8 @@ class UnidecStage(EncoderStage[Joint]):
             scores = encoder.view(pooled["queries"], QUERY) @ encoder.view(pooled["labels"], LABEL).T
             terms["encoder"] = config.balance * self._symmetric(scores / config.temperature, block)
         if model.labels is not None:
-            rows, inverse = model.labels.gather(batch.sides["labels"].ids)
-            scores, share = encoder.heads[CLASSIFIER](pooled["queries"]) @ rows[inverse].T, 1 - config.balance
+            classifiers, share = model.labels.vectors(batch.sides["labels"].ids), 1 - config.balance
+            scores = encoder.heads[CLASSIFIER](pooled["queries"]) @ classifiers.T
             if config.softmax:
                 terms["classifier"] = share * config.softmax * self._symmetric(scores / config.temperature, block)
             if config.bce:
