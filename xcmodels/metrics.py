@@ -132,28 +132,28 @@ def by_decile(predictions: np.ndarray, truth: Pairs, filters: Pairs | None,  # n
     return table
 
 
-def difference_errors(predictions: Sequence[np.ndarray], truth: Pairs, filters: Pairs | None,  # noqa: PLR0917
-                      frequencies: np.ndarray, inverse_propensity: np.ndarray, k: int = 5) -> dict[str, float]:
+def difference_errors(predictions: Sequence[np.ndarray], truth: Pairs, filters: Pairs | None,
+                      frequencies: np.ndarray, inverse_propensity: np.ndarray) -> dict[str, float]:
     """Return the standard errors of the differences between two predictions of the same queries, in percent.
 
-    Keys: "P/1", "PSP/<k>", "mean" of both, and "decile/1" to "decile/10" for the recall@k of each decile of labels.
+    Keys: "P/1", "PSP/5", "mean" of both, and "decile/1" to "decile/10" for the recall@5 of each decile of labels.
     Each metric is sum(gains) / sum(best attainable gains) over queries, with the same divisor for both predictions;
     under equality a query's difference d has mean 0, and the error is sqrt(sum d^2) / divisor. For P@1 a
     difference of z errors is McNemar's test (1947): (b - c)^2 / (b + c) = z^2.
     """
-    left, right = (match(ids[:, :check_depth(ids, (k,))], truth, filters, len(inverse_propensity))
+    left, right = (match(ids[:, :check_depth(ids, (5,))], truth, filters, len(inverse_propensity))
                    for ids in predictions)
     _need_points(left)
     best, rank = _best(left, inverse_propensity)
     precise = (left.hits[:, 0].astype(np.float64) - right.hits[:, 0]) / len(left.rows)
-    gained = sum(sign * _gains(matches, inverse_propensity, k)[1].sum(1) for sign, matches in ((1, left), (-1, right)))
-    propense = gained / best[rank < k].sum()
+    gained = sum(sign * _gains(matches, inverse_propensity, 5)[1].sum(1) for sign, matches in ((1, left), (-1, right)))
+    propense = gained / best[rank < 5].sum()
     decile = _deciles(np.asarray(frequencies))
     hits = np.zeros((len(left.rows), 10))
     for sign, matches in ((1, left), (-1, right)):
         np.add.at(hits, (np.nonzero(matches.hits)[0], decile[matches.labels[matches.hits]]), sign)
     recalled = hits / np.maximum(np.bincount(decile[left.truth_labels], minlength=10), 1)
-    differences = {"P/1": precise, f"PSP/{k}": propense, "mean": (precise + propense) / 2,
+    differences = {"P/1": precise, "PSP/5": propense, "mean": (precise + propense) / 2,
                    **{f"decile/{number + 1}": recalled[:, number] for number in range(10)}}
     return {name: 100 * float(np.sqrt((values**2).sum())) for name, values in differences.items()}
 
