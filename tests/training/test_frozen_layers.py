@@ -255,4 +255,4 @@ def test_states_of_two_files_are_told_apart():
     states = frozen_states.joined([FrozenStates.of(second, np.array([1]), np.array([2])),
                                    FrozenStates.of(first, np.array([0, 3]), np.array([1, 3]))])
     assert states.read(np.array([2, 0])).tolist() == [[6, 7], [8, 9], [10, 11], [102, 103], [104, 105]]
-    assert states.part(1, 3).read(np.array([0])).tolist() == [[0, 1]]
+    assert states.take(slice(1, 3)).read(np.array([0])).tolist() == [[0, 1]]

@@ -25,10 +25,6 @@ class FrozenStates:
         """Return the states of texts that are in one file."""
         return cls((file,), np.zeros(len(starts), np.int64), starts, sizes)
 
-    def part(self, start: int, stop: int) -> "FrozenStates":
-        """Return those of the texts from `start` to `stop` - 1."""
-        return self.take(slice(start, stop))
-
     def take(self, texts: np.ndarray | slice) -> "FrozenStates":
         """Return those of some texts, (m,) or a slice, in their order."""
         return FrozenStates(self.files, *(each[texts] for each in (self.file_of, self.starts, self.sizes)))

@@ -60,7 +60,7 @@ class Tokens:
             return self
         offsets, on_host = (each[start:stop + 1] for each in (self.offsets, self.host_offsets))
         return Tokens(self.ids[int(on_host[0]):int(on_host[-1])], offsets - offsets[0], self.titles[start:stop],
-                      on_host - on_host[0], self.states and self.states.part(start, stop))
+                      on_host - on_host[0], self.states and self.states.take(slice(start, stop)))
 
     def take(self, texts: np.ndarray) -> "Tokens":
         """Return the tokens of some of the texts (m,), in their order."""

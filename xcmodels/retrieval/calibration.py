@@ -99,7 +99,7 @@ class HeldOut:
         itself, labels = (_matrix(own.subset(part), corpus.n_labels) for part in (corpus.validation, rows))
         matrix = (itself + itself @ _matrix(has.subset(rows), corpus.n_labels).T @ labels).tocsr()
         matrix.sort_indices()
-        unjudged, has_query = Ragged(matrix.indptr, matrix.indices), corpus.frequencies(corpus.training_rows()) > 0
+        unjudged, has_query = Ragged(matrix.indptr, matrix.indices), corpus.frequencies(rows) > 0
         truth = unique(has.subset(corpus.validation).keys(corpus.n_labels))
         truth = truth[has_query[truth % corpus.n_labels]]
         return cls(truth[~isin_sorted(truth, unjudged.keys(corpus.n_labels))], unjudged, has_query)

@@ -36,8 +36,7 @@ class Proposer:
         """The rows of the index that are left out: labels, or training queries all of whose labels are."""
         if self.labels is None or not len(self.without):
             return self.without
-        proposed = self.labels.where(~isin_sorted(self.labels.values, self.without))
-        return np.flatnonzero(proposed.lengths == 0)
+        return np.flatnonzero(self.labels.less(self.without).lengths == 0)
 
     def nearest(self, queries: np.ndarray, shortlist: int, k: int = 0) -> np.ndarray:
         """Return the nearest rows of the index for queries (n, width), (n, S) int64, -1 for none.
