@@ -133,7 +133,7 @@ class Stage(Generic[M]):
         raise NotImplementedError
 
     def loss(self, model: M, batch: Batch) -> dict[str, torch.Tensor]:
-        """Return the terms of the loss by name, already weighted; the training loop minimises their sum."""
+        """Return the terms of the loss by name, () each, already weighted; the training loop minimises their sum."""
         raise NotImplementedError
 
     def vectors(self, model: M, corpus: Corpus) -> Mapping[str, SideVectors]:
@@ -164,7 +164,7 @@ class EncoderStage(Stage[M]):
         return cast(Encoder, model)
 
     def terms(self, model: M, batch: Batch, pooled: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the terms of the loss from the backbone's vectors of each batch side."""
+        """Return the terms of the loss from the backbone's vectors of each batch side, (n, sums * dim)."""
         raise NotImplementedError
 
     def loss(self, model: M, batch: Batch) -> dict[str, torch.Tensor]:

@@ -202,13 +202,13 @@ class Encoder(Model):
         return lambda tokens: self._by_heads(heads.__getitem__, backbone(tokens), view)
 
     def pool(self, sides: Mapping[str, BatchSide], queries: tuple[str, ...] = ("queries",)) -> dict[str, torch.Tensor]:
-        """Return the backbone's vectors of each side with tokens, in one pass; sides not in `queries` are labels."""
+        """Return (n, sums * dim) vectors of each side with tokens, in one pass; sides not in `queries` are labels."""
         texts = {name: (side.tokens, QUERY if name in queries else LABEL)
                  for name, side in sides.items() if side.tokens is not None}
         return dict(zip(texts, self.backbone.groups(*texts.values()), strict=True))
 
     def view(self, pooled: torch.Tensor, view: str) -> torch.Tensor:
-        """Return a view's vectors from the backbone's."""
+        """Return a view's vectors, (n, width(view)), from the backbone's, (n, sums * dim)."""
         return self._by_heads(self.heads.__getitem__, pooled, view)
 
     def _by_heads(self, head: Callable[[str], Map[V]], pooled: V, view: str) -> V:
