@@ -19,7 +19,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import psutil
+from scipy import sparse
 
 from benchmarks.arguments import MethodName, checked, run
 from tasks.core.memory import memory_use
@@ -43,21 +45,26 @@ def prepare(data: Path, home: Path, method: str, workers: int) -> tuple[float, i
     command = [sys.executable, "-m", "flows.cli", "prepare", "--data", str(data), "--home", str(home), "--method",
                method, "--workers", str(workers)]
     start, peak = time.perf_counter(), 0
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+    with tempfile.TemporaryFile("w+") as errors, \
+            subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors) as process:
         while process.poll() is None:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(2)    # not less: a process gets no new pages while its pages are counted
             peak = max(peak, memory(process.pid))
-    seconds = time.perf_counter() - start
-    if process.returncode:
-        raise SystemExit(f"{' '.join(command)} ended with {process.returncode}")
+        seconds = time.perf_counter() - start
+        if process.returncode:
+            errors.seek(0)
+            raise SystemExit(f"{' '.join(command)} ended with {process.returncode}\n{errors.read()[-2000:]}")
     steps = {file.name.removesuffix(f"-{data.name}"): json.loads(file.read_text())["seconds"]
              for file in sorted((home / "refs" / "timings").iterdir())}
     return seconds, peak, steps
 
 
 def enlarge(data: Path, out: Path, times: int) -> Path:
-    """Write a copy of a data set with each training query `times` times, a different word added to each."""
+    """Write a copy of a data set with each training query `times` times, a different word added to each.
+
+    The copies of a query stand together, and so do its edges to anchors and its filter pairs.
+    """
     shutil.copytree(data, out)
     with gzip.open(data / TRAINING_FILE, "rt") as rows, gzip.open(out / TRAINING_FILE, "wt", compresslevel=1) as copy:
         for line in rows:
@@ -65,6 +72,18 @@ def enlarge(data: Path, out: Path, times: int) -> Path:
             for number in range(times):
                 changed = {**row, "uid": f"{row['uid']}-{number}", "title": f"{row['title']} {number}"}
                 copy.write(json.dumps(changed, ensure_ascii=False) + "\n")
+    for edges in data.glob("*_trn_X_Y.txt"):
+        header, *lines = edges.read_text().splitlines()
+        count, columns = header.split()
+        repeated = (line for line in lines for _ in range(times))
+        (out / edges.name).write_text("\n".join([f"{int(count) * times} {columns}", *repeated]) + "\n")
+    for edges in data.glob("*_trn_X_Y.npz"):
+        matrix = sparse.load_npz(edges).tocsr()
+        sparse.save_npz(out / edges.name, matrix[np.repeat(np.arange(matrix.shape[0]), times)])
+    if (filters := data / "filter_labels_train.txt").exists():
+        pairs = [line.split() for line in filters.read_text().splitlines() if line]
+        (out / filters.name).write_text("".join(
+            f"{int(row) * times + number} {label}\n" for row, label in pairs for number in range(times)))
     return out
 
 
