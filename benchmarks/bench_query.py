@@ -14,7 +14,6 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable
-from copy import copy
 from dataclasses import replace
 from pathlib import Path
 
@@ -79,11 +78,11 @@ def pecos_ms(python: str, retriever: Retriever, queries: list[str]) -> dict[str,
 
 def print_served(retriever: Retriever, corpus: Corpus) -> None:
     """Print P@5 and PSP@5 on the test queries, of the K labels that are served and by exact search."""
-    exact = copy(retriever)
-    exact.facts = {**retriever.facts, "shortlist": DEEP}
-    exact.everything = replace(retriever.everything, proposers={
+    everything = replace(retriever.everything, proposers={
         name: replace(proposer, index=ann.Index("exact", proposer.index.vectors))
         for name, proposer in retriever.proposers.items()})
+    exact: Retriever = object.__new__(Retriever)    # not by `copy`, which it refuses
+    vars(exact).update(vars(retriever), facts={**retriever.facts, "shortlist": DEEP}, everything=everything)
     inverse = metrics.inverse_propensity(corpus)
     for name, ranker in (("served", retriever), ("exact", exact)):
         ids, _ = predict(ranker, corpus, K)
