@@ -24,8 +24,8 @@ HELP = {
     HOST: "a host with as much memory, shorter vectors (--dim), a larger part of what is asked of it left to the "
           "files (swap), or fewer points: what is listed is of every point or label",
     DISK: "a larger disk (--home), fewer rounds (refresh_every), and xc gc between runs",
-    TIME: "refreshes further apart (refresh_every), fewer points, or index=hnsw, which does not look at every label "
-          "but takes long to build and was not measured at such a size",
+    TIME: "refreshes further apart (refresh_every), fewer points, or where index=exact is set index=auto; index=hnsw "
+          "does not look at every label but takes long to build, and its time is not known",
 }
 
 
@@ -73,6 +73,8 @@ class Sizing:
         out = [f"an epoch  {duration(self.budget.epoch)}{stage}"]
         if self.budget.refresh is not None:
             out.append(f"a refresh {duration(self.budget.refresh)}, every {self.budget.every} epochs")
+        elif self.budget.every:
+            out.append("a refresh not known: there are rates of a search with index=auto, exact and grouped alone")
         if self.rates == RATES:
             out += ["          on two processors of an AMD EPYC of 2024; one of 2021 takes two to three times as long",
                     f"          {command} measures yours"]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from xcmodels.method import Method, Round, Stage
-from xcmodels.mining import query_groups
+from xcmodels.mining import grouped_index, query_groups
 from xcmodels.nn.transformer import build_transformer, load_transformer
 from xcmodels.retrieval import ann
 from xcmodels.retrieval.examples import MAX_EXAMPLES
@@ -65,7 +65,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Budget:
-    """What a method needs at a size; seconds are None where no rate was measured, or nothing is mined."""
+    """What a method needs at a size; seconds are None where no rate was measured, or nothing is mined (every: 0)."""
 
     parts: list[Part]
     epoch: float | None
@@ -146,7 +146,7 @@ def budget(method: Method, size: Size, rates: Mapping[str, Any], stage: str = ""
     if embeds := any(step.kind == EMBED for step in training_steps(method)):
         parts.append(Part(DISK, "", "vectors of points and labels", 4.0 * width * size.texts))
     if refreshes:
-        parts += _refresh_parts(refreshes[-1], size, width, len(_refresh_epochs(largest)))
+        parts += _refresh_parts(largest, refreshes[-1], size, width)
         parts.append(Part(HOST, REFRESH, "the model that it mines with", table * size.labels + fixed / 3))
         if size.texts >= DASK_TEXTS and not embeds:
             parts.append(Part(DISK, REFRESH, "what Dask workers share", _shared_files(refreshes[-1], size, width)))
@@ -167,16 +167,28 @@ def _shared_files(mining: Round, size: Size, width: int) -> float:
     return searched + 4.0 * (width + mining.negatives) * size.points
 
 
-def _refresh_parts(mining: Round, size: Size, width: int, refreshes: int) -> list[Part]:
+def _index_kind(stage: Stage[Any], labels: int) -> str:
+    """Return the kind of index that a stage mines with: what `build_index` chooses where no GPU has room."""
+    kind = str(stage.settings.get("index", "auto"))
+    if kind == "auto":
+        return "exact" if ann.choose(kind, labels) == "exact" else grouped_index.KIND
+    return kind
+
+
+def _refresh_parts(stage: Stage[Any], mining: Round, size: Size, width: int) -> list[Part]:
     """Return what a refresh needs on the host; where a GPU has room for the labels it searches, faster."""
-    vectors = 4.0 * width
+    vectors, kind = 4.0 * width, _index_kind(stage, size.labels)
     parts = [Part(HOST, REFRESH, "vectors of the points", vectors * size.points)]
     if mining.cluster_size:
         parts.append(Part(HOST, REFRESH, "the same in the order of clusters", (vectors + 16) * size.points))
     if mining.negatives:
-        parts += [Part(HOST, REFRESH, "vectors and codes of the labels", (vectors + width) * size.labels),
-                  Part(HOST, REFRESH, "what two threads search in", 120.0 * size.labels),
+        # of a graph: faiss' copy of the vectors, and 64 links of four bytes
+        own = {"exact": 0.0, grouped_index.KIND: width, "quantised": codes_of(width) / 2, "hnsw": vectors + 256}[kind]
+        parts += [Part(HOST, REFRESH, "vectors of the labels, and their index", (vectors + own) * size.labels),
                   Part(HOST, REFRESH, "hard negatives", 4.0 * mining.negatives * size.points)]
+        if kind == grouped_index.KIND:
+            parts.append(Part(HOST, REFRESH, "what two threads search in", 120.0 * size.labels))
+    refreshes = len(_refresh_epochs(stage))
     kept = 4.0 * (mining.negatives + bool(mining.cluster_size)) * size.points
     return [*parts, Part(DISK, "", "what refreshes mined", refreshes * kept),
             Part(HOST, ROUND, "what was mined, mapped as far as there is room", kept, mapped=True)]
@@ -231,7 +243,10 @@ def _seconds(method: Method, stage: Stage[Any], size: Size, width: int,
     if mining.cluster_size:
         refresh += host["cluster"] * size.points * float(np.log2(max(size.points / mining.cluster_size, 2)))
     if mining.negatives:
-        if ann.choose("auto", size.labels) == "exact":
+        kind = _index_kind(stage, size.labels)
+        if kind not in ("exact", grouped_index.KIND):
+            return epoch, None    # searches by codes or a graph are not measured
+        if kind == "exact":
             refresh += host["search exact"] * size.points * size.labels
         else:
             found = GROUP_PASSES * host["find group"] * size.points / query_groups.QUERIES

@@ -9,14 +9,15 @@ from tasks.training import dask_executor
 from xcmodels.methods.presets import resolve
 from xcmodels.methods.registry import METHODS
 from xcmodels.resources import DASK_TEXTS, DISK, REFRESH, ROUND, Size, budget, with_width
+from xcmodels.retrieval import ann
 
 WIDTH = 64
 RATE = {"train": 1e-4, "process": 5e8, "encode": 1e-6, "cluster": 1e-7, "search exact": 1e-9, "search grouped": 1e-9,
         "rescore": 3e-5, "find group": 1e-8, "build": 1e-6}
 
 
-def method_of(name):
-    return METHODS[name].make(with_width(resolve(name, "cpu", {}).method, WIDTH))
+def method_of(name, **changed):
+    return METHODS[name].make(with_width(resolve(name, "cpu", changed).method, WIDTH))
 
 
 def rates_of(name):
@@ -43,6 +44,23 @@ def test_times_of_ngame_are_of_the_stage_that_was_measured():
     refreshes = sorted({round_.first for round_ in encoder.rounds if round_.mines})
     assert told.every == refreshes[-1] - refreshes[-2]
     assert budget(method_of("unidec"), Size(1000, 1000), rates_of("unidec")).timed == ""
+
+
+def test_a_refresh_is_of_the_index_that_is_set():
+    """All were told by the one that `index=auto` chooses: exact search of a million labels in a fourteenth of it."""
+    size, points = Size(10**6, 10**5), 10**5
+    encoding, groups = 1e-6 * 1.1e6, (24e-5 + 3e-5 + 2.5 * 1e-8 * points / 256) * points + 1.0
+    told = {kind: budget(method_of("astra", index=kind), size, rates_of("astra")).refresh for kind in ann.CHOICES}
+    assert told == {"auto": pytest.approx(encoding + groups), "grouped": pytest.approx(encoding + groups),
+                    "exact": pytest.approx(encoding + 1e-9 * 10**6 * points), "quantised": None, "hnsw": None}
+    few = {kind: budget(method_of("unidec", index=kind), Size(1000, points), rates_of("unidec")).refresh
+           for kind in ("auto", "exact", "grouped")}
+    assert few["auto"] == few["exact"] != few["grouped"]
+
+
+def test_a_plan_says_that_a_refresh_by_a_graph_is_not_known(tmp_path):
+    told = sizing("astra", "cpu", {"index": "hnsw"}, Size(5000, 20_000), width=WIDTH, home=tmp_path, gpu_memory=80)
+    assert any(line.startswith("a refresh not known") for line in told.lines())
 
 
 def test_a_plan_says_of_which_stage_its_times_are(tmp_path):
