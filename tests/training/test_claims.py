@@ -135,6 +135,29 @@ def test_a_step_is_judged_where_the_one_over_all_labels_does_not_fit(monkeypatch
     assert fitting or not reached    # nothing was compared
 
 
+HEADER = "labels  ASTRA ms  all ms  ratio  ASTRA MB  all MB  ratio"
+
+
+@pytest.mark.parametrize(("large", "holds"), [
+    ("1,300,000  60  8000  133  27  3,000  111", True), ("1,300,000  60  8000  133  270  3,000  11", False),
+    ("1,300,000  60  8000  133  27  302  11", False), ("1,300,000  130  8000  62  27  3,000  111", False),
+    ("1,300,000  60  -  -  27  3,000  111", True)])
+def test_claim_4_is_about_time_and_memory(monkeypatch, large, holds):
+    """Its verdict was by the time alone."""
+    small = "131,000  60  600  10  27  302  11"
+    monkeypatch.setattr(bench_classifier_step, "main", lambda *_: print("\n".join([HEADER, small, large])))
+    assert cost_of_a_step(None) == ([HEADER, small, large], holds)
+
+
+@pytest.mark.parametrize(("reached", "holds"), [(9, True), (11, False)])
+def test_claim_10_is_about_a_quarter_of_the_epochs(reached, holds):
+    """One epoch fewer of twelve was enough."""
+    (claim,) = (each for each in CLAIMS if each.number == 10)
+    curves = {name: {f"P/1 epoch {epoch}": 40.0 + (epoch >= first) for epoch in range(1, 13)}
+              for name, first in (("doubled", reached), ("fixed", 12))}
+    assert claim.holds(Results({name: [curve] * 2 for name, curve in curves.items()})) == holds
+
+
 def test_figures_of_older_code_are_not_taken_for_new(tmp_path, monkeypatch):
     """The code of a claim's own method and of its figures counts, and that of the metrics."""
     toy_corpus(tmp_path / "objects" / "packed", queries=200, labels=30, tests=40, validation=20)
