@@ -133,6 +133,7 @@ def test_a_step_is_judged_where_the_one_over_all_labels_does_not_fit(monkeypatch
     lines, reached = cost_of_a_step(None)
     assert ["-" not in line.split() for line in lines[-2:]] == [place < fitting for place in range(2)]
     assert fitting or not reached    # nothing was compared
+    assert lines[-3].count("MB >=") == 2    # memory is computed
 
 
 HEADER = "labels  ASTRA ms  all ms  ratio  ASTRA MB  all MB  ratio"
