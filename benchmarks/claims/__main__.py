@@ -11,26 +11,43 @@ seed, by a one-sided paired t-test at 5%.
 """
 
 import os
+from typing import Annotated
 
-from benchmarks.arguments import Count, Folder, run
+from benchmarks.arguments import Count, Folder, parsed_by, run
 from benchmarks.claims.claims import CLAIMS, Claim
 from benchmarks.claims.direct_claims import DIRECT_CLAIMS
-from benchmarks.claims.experiments import Experiments, Results
+from benchmarks.claims.experiments import Experiments, Results, packed_corpus
+from data_contracts.errors import UsageError
 
 CORES = os.cpu_count() or 1
+ALL = sorted([*CLAIMS, *DIRECT_CLAIMS], key=lambda claim: claim.number)
+
+
+def claim_numbers(word: str) -> frozenset[int]:
+    """Parse the numbers of claims, "1,8,13"; raise ValueError for one that no claim has."""
+    known, given = {str(claim.number): claim.number for claim in ALL}, [each.strip() for each in word.split(",")]
+    if unknown := [each for each in given if each not in known]:
+        raise ValueError(f"no claim {unknown[0]!r}; there are 1 to {max(known.values())}, as 1,8,13")
+    return frozenset(known[each] for each in given)
 
 
 def main(home: Folder, *, labels: Count = 6000, queries: int = 12_000, seeds: Count = 5,
-         workers: Count = CORES, claims: str = "") -> None:
-    """Train the variants without stored figures, then print a block per claim, and how many hold."""
+         workers: Count = CORES, claims: Annotated[frozenset[int], parsed_by(claim_numbers)] = frozenset()) -> None:
+    """Train the variants without stored figures, then print a block per claim, and how many hold.
+
+    Claims about metadata graphs are left out where there are none; raises UsageError where one of them was chosen.
+    """
+    graphs = packed_corpus(home).graphs
+    possible = [claim for claim in ALL if graphs or not claim.needs_graphs]
+    if left_out := sorted(claims - {claim.number for claim in possible}):
+        raise UsageError(f"--claims {','.join(map(str, left_out))}: the corpus of {home} has no metadata graphs, which "
+                         "they are about", hint="docs/methods.md says how to prepare a home with them")
     experiments = Experiments(home, labels=labels, queries=queries, seeds=seeds, workers=workers)
     corpus = experiments.corpus("sample")
     print(f"{corpus.name}: {len(corpus.training_rows()):,} training queries and {corpus.n_labels:,} labels of "
           f"{len(experiments.full.training_rows()):,} and {experiments.full.n_labels:,}; {seeds} seeds",
           flush=True)
-    numbers = {int(number) for number in claims.split(",") if number}
-    chosen = [claim for claim in sorted([*CLAIMS, *DIRECT_CLAIMS], key=lambda claim: claim.number)
-              if (not numbers or claim.number in numbers) and (experiments.full.graphs or not claim.needs_graphs)]
+    chosen = [claim for claim in possible if not claims or claim.number in claims]
     experiments.train([variant for claim in chosen for variant in claim.variants.values()])
     hold = [_print_block(claim, experiments) for claim in chosen]
     print(f"\n{sum(hold)} of {len(hold)} hold")

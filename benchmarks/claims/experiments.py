@@ -108,20 +108,25 @@ class Results:
         return bool(stats.ttest_1samp(gains, 0, alternative="greater").pvalue < 0.05)
 
 
+def packed_corpus(home: Path) -> Corpus:
+    """Return the one corpus that is packed in HOME; ends the program where there is none, or several."""
+    packed = sorted(home.glob("objects/*/corpus.json")) or sys.exit(
+        f"no corpus in {home}; make one with: xc prepare --data DIR --home {home}")
+    if len(packed) > 1:
+        sys.exit(f"{home} has {len(packed)} corpora; name a home with one, a new one for example: "
+                 "xc prepare --data DIR --home NEW")
+    return Corpus(packed[0].parent)
+
+
 class Experiments:
     """Corpora sampled from the corpus in HOME, and the figures of variants trained on them, stored in HOME/claims."""
 
     def __init__(self, home: Path, *, labels: int, queries: int, seeds: int, workers: int) -> None:
-        packed = sorted(home.glob("objects/*/corpus.json")) or sys.exit(
-            f"no corpus in {home}; make one with: xc prepare --data DIR --home {home}")
-        if len(packed) > 1:
-            sys.exit(f"{home} has {len(packed)} corpora; name a home with one, a new one for example: "
-                     "xc prepare --data DIR --home NEW")
-        self.full, self.folder = Corpus(packed[0].parent), home / "claims"
+        self.full, self.folder = packed_corpus(home), home / "claims"
         self.seeds, self.workers = range(seeds), workers
         self.folder.mkdir(exist_ok=True)
         options = {"labels": labels, "queries": queries, "together": True}
-        self.corpora = {"whole": packed[0].parent, "sample": self._sampled(options),
+        self.corpora = {"whole": self.full.folder, "sample": self._sampled(options),
                         "texts": self._sampled({**options, "augment": True}),
                         "thousand": self._sampled({"labels": 1000, "queries": 20_000})}
 

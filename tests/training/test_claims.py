@@ -9,11 +9,14 @@ import pytest
 import torch
 
 from benchmarks import bench_classifier_step
+from benchmarks.claims import __main__ as claims_command
 from benchmarks.claims import experiments as experiments_module
 from benchmarks.claims.claims import CLAIMS, FreshNegatives, epochs_to
 from benchmarks.claims.direct_claims import DIRECT_CLAIMS, cost_of_a_step
 from benchmarks.claims.experiments import Experiments, Results, Variant
 from benchmarks.claims.figures import theorem_1, theorem_constants
+from benchmarks.synthetic import CorpusShape, synthetic_corpus
+from data_contracts.errors import UsageError
 from tests.conftest import ROOT
 from tests.support.toy import toy_corpus, trained
 from xcmodels.data import seeds
@@ -200,6 +203,14 @@ def test_a_lab_trains_what_is_missing_and_remembers(tmp_path, capsys):
     toy_corpus(tmp_path / "objects" / "other", queries=200, labels=30, tests=40, validation=20)
     with pytest.raises(SystemExit, match="has 2 corpora"):    # which of them is not for the digests to say
         Experiments(tmp_path, labels=20, queries=0, seeds=2, workers=1)
+
+
+def test_a_chosen_claim_about_graphs_is_refused_where_there_are_none(tmp_path):
+    """It was left out without a word: 0 of 0 hold."""
+    synthetic_corpus(tmp_path / "objects" / "packed", CorpusShape(400, 300, 3.0, 6.0, 300))
+    with pytest.raises(UsageError, match=r"--claims 19,20: the corpus of .* has no metadata graphs"):
+        claims_command.main(tmp_path, claims=frozenset({3, 19, 20}))
+    assert not (tmp_path / "claims").exists()    # nothing was sampled
 
 
 def test_make_asks_all_but_the_claims_about_graphs():
