@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
 
+from data_contracts.errors import ProjectError
 from tasks.data.sources.writing import point, raw_folder, write_json_lines, write_pairs
 from xcmodels.data.text import clean
 
@@ -48,11 +49,15 @@ def write(name: str, raw: RawSet, out: Path) -> list[str]:
 
     Equal texts are merged and get the labels of all. Texts without a label are left out, and so are labels without a
     text or without a training text. Filter pairs, as in WordNet: a text with itself as label, and a test pair whose
-    inverse is a training pair. Raises UsageError where `out` has other files.
+    inverse is a training pair. Raises UsageError where `out` has other files, and ProjectError, with `out` as it was,
+    where no training text is left.
     """
     labels = {key: (clean(title), clean(content)) for key, (title, content) in raw.labels.items() if clean(title)}
     texts = _merged(raw.texts, labels.keys())
     train, test, known, filters = _split(texts, labels.keys())
+    if not train:
+        raise ProjectError(f"{name} has no training text: {len(raw.texts):,} texts and {len(raw.labels):,} labels were "
+                           "found", hint="look whether its packages can be fetched, and what they hold")
     ids = {key: number for number, key in enumerate(known)}
     about = {"name": name, "propensity": {"a": 0.55, "b": 1.5}, "source": raw.source, "licence": raw.licence}
     rows: dict[str, list[list[int]]] = {}

@@ -18,6 +18,7 @@ class Fetcher:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.resolve()
+        self._updated = False
 
     def package_list(self) -> str:
         """Return the newest version of each package as paragraphs of "Field: value" lines, with English synopses."""
@@ -62,31 +63,42 @@ class Fetcher:
         return work / "package"
 
     def _lists(self) -> Path:
-        """Return the folder of the lists of packages, fetched at the first call."""
+        """Return the folder of the lists of packages, fetched at the first call that can."""
         lists = self.folder / "apt" / "lists"
-        if not lists.exists():
-            lists.mkdir(parents=True)
-            (self.folder / "apt" / "cache").mkdir()
+        if not self._updated:
+            for part in (lists, self.folder / "apt" / "cache"):
+                part.mkdir(parents=True, exist_ok=True)
             self._apt("apt-get", "update")
+            self._updated = True
         return lists
 
     def _apt(self, *arguments: str, work: Path | None = None) -> str:
         own = self.folder / "apt"
-        options = [f"Dir::State::Lists={own}/lists", f"Dir::Cache={own}/cache", "APT::Sandbox::User=root",
-                   f"Acquire::Languages={','.join(LANGUAGES)}"]
+        # Error-Mode: by default an update that could fetch nothing ends with code 0
+        options = ["APT::Update::Error-Mode=any", f"Dir::State::Lists={own}/lists", f"Dir::Cache={own}/cache",
+                   "APT::Sandbox::User=root", f"Acquire::Languages={','.join(LANGUAGES)}"]
         return _run([arguments[0], *(part for option in options for part in ("-o", option)), *arguments[1:]],
                     work or self.folder)
 
 
 def _run(words: list[str], work: Path) -> str:
-    """Run a program in a folder; return its output. Raises ProjectError with the last line of stderr."""
+    """Run a program in a folder; return its output.
+
+    Raises ProjectError with the last line of stderr, and where it takes more than TIMEOUT seconds.
+    """
     if shutil.which(words[0]) is None:
         raise ProjectError(f"{words[0]} is not installed",
                            hint="building these data sets needs Debian or Ubuntu; icons and emoji only need npm")
-    done = subprocess.run(words, cwd=work, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT, check=False)
+    short = " ".join([words[0], *words[-2:]])
+    try:
+        done = subprocess.run(words, cwd=work, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT,
+                              check=False)
+    except subprocess.TimeoutExpired as error:
+        raise ProjectError(f"{short} took more than {TIMEOUT:g} s",
+                           hint="look whether its server can be reached, and run the same command again") from error
     if done.returncode:
         errors = done.stderr.decode(errors="replace").strip().splitlines()
-        raise ProjectError(f"{' '.join([words[0], *words[-2:]])} ended with code {done.returncode}: "
+        raise ProjectError(f"{short} ended with code {done.returncode}: "
                            f"{errors[-1] if errors else 'no message'}")
     return done.stdout.decode(errors="replace")
 

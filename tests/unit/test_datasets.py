@@ -9,10 +9,11 @@ import pytest
 
 from benchmarks.arguments import run
 from benchmarks.datasets import __main__ as command
-from benchmarks.datasets import debian, dictionaries, icons_emoji, manuals
+from benchmarks.datasets import debian, dictionaries, icons_emoji, manuals, packages
 from benchmarks.datasets.building import TEST_SHARE, RawSet, Text, hash_fraction, write
 from benchmarks.datasets.packages import paragraphs
 from benchmarks.datasets.roff import sections
+from data_contracts.errors import ProjectError
 
 AVAILABLE = """Package: gimp
 Depends: libc6 (>= 2.35), gimp-data (>= 2), a | b
@@ -208,3 +209,37 @@ def test_a_set_that_is_not_there_is_named_and_one_that_is_has_a_line(
     monkeypatch.setattr(command, "SETS", {"small": lambda packages: _found(texts, {"x": ("x", "")})})
     run(command.main, command.__doc__, ["all", str(tmp_path)])
     assert capsys.readouterr().out.splitlines()[-1] == "small | 3 | 1 | 0 | 1.0 | 3.0 | 3 | 0% | 2 | 1"
+
+
+def test_a_set_without_texts_is_refused_and_replaces_nothing(tmp_path):
+    """Without network an empty data set was written, over one that was built before."""
+    with pytest.raises(ProjectError, match="x has no training text: 0 texts and 0 labels"):
+        write("x", RawSet({}, {}, "", ""), tmp_path / "x")
+    assert not (tmp_path / "x").exists()
+
+
+FAKE_APT = """#!/bin/sh
+case "$*" in *Error-Mode=any*update) ;; *) exit 0 ;; esac
+test -e online || { echo "E: Some index files failed to download." >&2; exit 100; }
+"""
+
+
+def test_lists_that_cannot_be_fetched_are_an_error_and_are_asked_for_again(tmp_path, monkeypatch):
+    """apt-get update ends with code 0 where it could fetch nothing, unless it is told not to."""
+    apt = tmp_path / "bin" / "apt-get"
+    apt.parent.mkdir()
+    apt.write_text(FAKE_APT)
+    apt.chmod(0o755)
+    monkeypatch.setenv("PATH", str(apt.parent), prepend=":")
+    fetcher = packages.Fetcher(tmp_path)
+    for _ in range(2):
+        with pytest.raises(ProjectError, match="update ended with code 100: E: Some index files failed"):
+            fetcher.release()
+    (tmp_path / "online").touch()
+    assert fetcher.release() == ""
+
+
+def test_a_program_that_takes_too_long_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(packages, "TIMEOUT", 0.1)
+    with pytest.raises(ProjectError, match=r"sleep 9 took more than 0\.1 s"):
+        packages._run(["sleep", "9"], tmp_path)
