@@ -41,6 +41,14 @@ def method_name(word: str) -> str:
     return word
 
 
+def file_to_write(word: str) -> Path:
+    """Parse the path of a file that exists or can be created."""
+    path = Path(word)
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise ValueError(f"{word!r} is no file, and none can be created there")
+    return path
+
+
 Count = Annotated[int, checked(int, lambda count: count >= 1, "expected a whole number of at least 1, got {!r}")]
 Folder = Annotated[Path, checked(Path, Path.is_dir, "{!r} is no folder")]
 Program = Annotated[str, checked(str, shutil.which, "{!r} cannot be started")]

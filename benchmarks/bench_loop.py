@@ -80,7 +80,8 @@ def named_stage(word: str) -> tuple[str, Stage[Any]]:
     try:
         settings = flat(resolve(method, preset, {}))
         own = OWN_STAGE[method] if settings.get("start") == "encoder" else {}
-        keys = [key for key in ("batch_size", "m1.batch_size") if key in settings][:1]
+        # the first is that of the first stage
+        keys = [key for key in settings if key.rpartition(".")[2] == "batch_size"][:1]
         changed = resolve(method, preset, {**own, **dict(zip(keys, rows, strict=False))})
         return word, METHODS[method].make(changed.method).stages[0]
     except ValueError as error:

@@ -18,7 +18,7 @@ from typing import Annotated
 
 import numpy as np
 
-from benchmarks.arguments import parsed_by, run
+from benchmarks.arguments import file_to_write, parsed_by, run
 from benchmarks.bench_loop import loop_seconds
 from benchmarks.measuring import cpu_config, in_new_process, mined_at_random, peak_memory, timed
 from benchmarks.synthetic import CorpusShape, synthetic_corpus
@@ -96,9 +96,7 @@ def rates(name: str, width: int, scratch: Path) -> dict[str, float]:
 
 def rates_file(word: str) -> Path:
     """Parse the path of a file of rates that exists or can be created."""
-    path = Path(word)
-    if path.is_dir() or not path.absolute().parent.is_dir():
-        raise ValueError(f"{word!r} is no file, and none can be created there")
+    path = file_to_write(word)
     if path.exists():
         read_rates(path)
     return path

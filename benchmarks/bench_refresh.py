@@ -13,10 +13,11 @@ import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 
-from benchmarks.arguments import Count, MethodName, run
+from benchmarks.arguments import Count, method_name, parsed_by, run
 from benchmarks.bench_scale import DIM, scaled_shape
 from benchmarks.measuring import cpu_config, peak_memory
 from benchmarks.synthetic import synthetic_corpus
@@ -29,6 +30,13 @@ from xcmodels.resources import with_width
 
 TURNS = (1, 2, 1, 2)    # workers
 TIMES = 4               # queries of the last row, as often
+
+
+def mining_method(word: str) -> str:
+    """Parse the name of a method that has the preset `cpu` and mines."""
+    if not any(round_.mines for round_ in METHODS[method_name(word)].make(cpu_config(word)).rounds):
+        raise ValueError(f"{word!r} mines nothing; name another method, such as astra, ngame or unidec")
+    return word
 
 
 def refresh(corpus: Corpus, method: str, count: int) -> tuple[list[np.ndarray], float, float, int, list[str]]:
@@ -48,7 +56,7 @@ def refresh(corpus: Corpus, method: str, count: int) -> tuple[list[np.ndarray], 
         return arrays, seconds, cpu, max(workers.client.run(peak_memory).values()), said
 
 
-def main(percent: Count = 20, method: MethodName = "unidec") -> None:
+def main(percent: Count = 20, method: Annotated[str, parsed_by(mining_method)] = "unidec") -> None:
     """Print one row per refresh."""
     shape, first = scaled_shape(percent), None
     print(f"{method}, {shape.labels:,} labels, d = {DIM}")

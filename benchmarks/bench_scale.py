@@ -52,10 +52,12 @@ def epoch_and_refresh(name: str, scratch: Path) -> dict[str, float]:
     """Train a method for one epoch and mine for the next; return measured and predicted seconds and gigabytes.
 
     The epoch is one of the last round, on negatives drawn at random, as many as are mined for it. About
-    SEARCHED of the queries are searched for, whole groups of them; the time for all is in proportion.
+    SEARCHED of the queries are searched for, whole groups of them; the time for all is in proportion. The refresh is
+    the last one, as predicted. NaN where nothing is mined, or no rate was measured.
     """
     corpus, method = Corpus(scratch / "corpus"), METHODS[name].make(with_width(cpu_config(name), DIM))
-    stage, mining = method.stages[0], next(round_ for round_ in method.rounds if round_.mines)
+    stage, unknown = method.stages[0], float("nan")
+    mining = next((round_ for round_ in reversed(stage.rounds) if round_.mines), None)
     out = scratch / name
     out.mkdir()
     times = list[float]()
@@ -68,8 +70,8 @@ def epoch_and_refresh(name: str, scratch: Path) -> dict[str, float]:
     load_model(model, out)
     vectors, rows = stage.vectors(model, corpus), corpus.training_rows()
     queries, embed_queries = timed(vectors["queries"])
-    refresh, recall = embed_queries, float("nan")
-    if mining.negatives:
+    refresh, recall = embed_queries if mining else unknown, unknown
+    if mining and mining.negatives:
         index, embed_and_index = timed(
             lambda: build_index(vectors["labels"](), queries, rows, mining.negatives, kind="auto", seed=0))
         ordered, group = timed(lambda: index.search_order(queries, rows))
@@ -78,13 +80,13 @@ def epoch_and_refresh(name: str, scratch: Path) -> dict[str, float]:
         refresh += embed_and_index + group + search_some * len(rows) / len(some)
         tried = queries[some[seeds.generator(0, "tried").permutation(len(some))[:TRIED]]]
         recall = ann.recall(index.nearest(tried, mining.negatives), index.vectors, tried, mining.negatives)
-    if mining.cluster_size:
+    if mining and mining.cluster_size:
         refresh += timed(lambda: balanced_kmeans(queries[rows], mining.cluster_size, seed=0))[1]
     shape = AMAZON_TITLES_1_3M
     size = Size(corpus.n_labels, len(rows), shape.positives, shape.tokens)
     predicted = budget(method, size, read_rates(), stage.name)
-    return {"epoch s": epoch, "predicted epoch": predicted.epoch or 0.0,
-            "refresh s": refresh, "predicted refresh": predicted.refresh or 0.0, "recall %": 100 * recall,
+    return {"epoch s": epoch, "predicted epoch": predicted.epoch or unknown,
+            "refresh s": refresh, "predicted refresh": predicted.refresh or unknown, "recall %": 100 * recall,
             "GB": memory / 1e9, "predicted GB": sum(part.size for part in predicted.held(HOST, ROUND)) / 1e9,
             "GB with refresh": peak_memory() / 1e9}
 

@@ -67,7 +67,7 @@ class Results:
                     self.write()
             table.ended = "whole"
         except TimeoutError:
-            table.ended = f"stopped after its {part.seconds:g} s"
+            table.ended = f"stopped after {time.perf_counter() - began:.1f} s"    # of fewer minutes it has a share
         except Exception as error:    # the other parts are measured anyway
             table.ended = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:300]}"
         table.seconds = time.perf_counter() - began

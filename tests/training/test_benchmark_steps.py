@@ -2,6 +2,7 @@
 
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 
 from benchmarks import bench_loop
@@ -51,6 +52,19 @@ def test_bare_steps_are_those_of_the_loop(corpus, tmp_path, monkeypatch):
     made.clear()
     Bare(stage, corpus, Mined(), steps)
     assert [rows.tolist() for _, _, rows, _ in made] == bare
+
+
+def test_an_epoch_of_a_method_that_mines_nothing_is_measured_alone(tmp_path):
+    """It was an error without a message, after the corpus of 1.3 million labels was made."""
+    synthetic_corpus(tmp_path / "corpus", CorpusShape(400, 300, 3.0, 6.0, 300))
+    found = epoch_and_refresh("dpr", tmp_path)
+    assert found["epoch s"] > 0 and np.isnan(found["refresh s"]) and np.isnan(found["predicted refresh"])
+
+
+@pytest.mark.parametrize("name", ["siamesexml", "ramen", "ngame", "astra"])
+def test_rows_of_a_step_are_set_for_each_method(name):
+    """Of some the row of the table was called by them, and had those of the preset."""
+    assert bench_loop.named_stage(f"{name}.cpu.64")[1].plan.batch_size == 64
 
 
 @pytest.mark.parametrize("name", ["unidec", "astra", "ngame"])
