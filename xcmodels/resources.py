@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from xcmodels.method import Method, Round, Stage
 from xcmodels.mining import grouped_index, query_groups
@@ -25,7 +26,8 @@ PROBED = (1000, 2000)    # numbers of labels for which models are built
 RATES = Path(__file__).with_name("rates.json")
 GPU_KINDS = {"train", "encode"}    # of a GPU: clustering and processes are the host's, and search is told as its
 RATE_KINDS = GPU_KINDS | {"process", "cluster", "search exact", "search grouped", "rescore", "find group", "build"}
-DASK_TEXTS = 1 << 19    # points and labels from which on a run's Dask workers refresh
+DASK_TEXTS, DASK_WORKERS = 1 << 19, 2    # points and labels from which on a run's Dask workers refresh; how many
+THREAD_BYTES = 1e5    # that a thread which searches by groups takes for each dimension, whatever the labels
 GROUP_SHARE, GROUP_PASSES = 0.24, 2.5    # share of the labels that groups score; how often a query meets all centres
 DEVICE, HOST, DISK = "device", "host", "disk"
 ROUND, REFRESH = "a round", "a refresh"
@@ -175,6 +177,11 @@ def _index_kind(stage: Stage[Any], labels: int) -> str:
     return kind
 
 
+def _search_threads(size: Size) -> int:
+    """Return how many threads search in a refresh: one of each Dask worker, or else those of this machine."""
+    return torch.get_num_threads() if size.gpus or size.texts < DASK_TEXTS else DASK_WORKERS
+
+
 def _refresh_parts(stage: Stage[Any], mining: Round, size: Size, width: int) -> list[Part]:
     """Return what a refresh needs on the host; where a GPU has room for the labels it searches, faster."""
     vectors, kind = 4.0 * width, _index_kind(stage, size.labels)
@@ -187,7 +194,11 @@ def _refresh_parts(stage: Stage[Any], mining: Round, size: Size, width: int) -> 
         parts += [Part(HOST, REFRESH, "vectors of the labels, and their index", (vectors + own) * size.labels),
                   Part(HOST, REFRESH, "hard negatives", 4.0 * mining.negatives * size.points)]
         if kind == grouped_index.KIND:
-            parts.append(Part(HOST, REFRESH, "what two threads search in", 120.0 * size.labels))
+            threads = _search_threads(size)
+            # of 8 groups at once the scores of all labels and the chosen ids, of one the codes of these
+            of_a_label = 8 * (4 + 8 * GROUP_SHARE) + GROUP_SHARE * width
+            parts.append(Part(HOST, REFRESH, f"the search, by {threads} thread{'s' * (threads > 1)}",
+                              threads * (THREAD_BYTES * width + of_a_label * size.labels)))
     refreshes = len(_refresh_epochs(stage))
     kept = 4.0 * (mining.negatives + bool(mining.cluster_size)) * size.points
     return [*parts, Part(DISK, "", "what refreshes mined", refreshes * kept),
