@@ -81,7 +81,7 @@ def epoch_and_refresh(name: str, scratch: Path) -> dict[str, float]:
         tried = queries[some[seeds.generator(0, "tried").permutation(len(some))[:TRIED]]]
         recall = ann.recall(index.nearest(tried, mining.negatives), index.vectors, tried, mining.negatives)
     if mining and mining.cluster_size:
-        refresh += timed(lambda: balanced_kmeans(queries[rows], mining.cluster_size, seed=0))[1]
+        refresh += timed(lambda: balanced_kmeans(queries, mining.cluster_size, seed=0, rows=rows))[1]
     shape = AMAZON_TITLES_1_3M
     size = Size(corpus.n_labels, len(rows), shape.positives, shape.tokens)
     predicted = budget(method, size, read_rates(), stage.name)

@@ -150,7 +150,7 @@ def budget(method: Method, size: Size, rates: Mapping[str, Any], stage: str = ""
     if refreshes:
         parts += _refresh_parts(largest, refreshes[-1], size, width)
         parts.append(Part(HOST, REFRESH, "the model that it mines with", table * size.labels + fixed / 3))
-        if size.texts >= DASK_TEXTS and not embeds:
+        if _on_dask(size) and not embeds:
             parts.append(Part(DISK, REFRESH, "what Dask workers share", _shared_files(refreshes[-1], size, width)))
     mined = _refresh_epochs(timed)
     every = mined[-1] - mined[-2] if len(mined) > 1 else timed.rounds[-1].stop - mined[0] if mined else 0
@@ -177,24 +177,24 @@ def _index_kind(stage: Stage[Any], labels: int) -> str:
     return kind
 
 
-def _search_threads(size: Size) -> int:
-    """Return how many threads search in a refresh: one of each Dask worker, or else those of this machine."""
-    return torch.get_num_threads() if size.gpus or size.texts < DASK_TEXTS else DASK_WORKERS
+def _on_dask(size: Size) -> bool:
+    """Return whether a run's own Dask workers refresh, by files that they share; they would share a GPU, too."""
+    return size.texts >= DASK_TEXTS and not size.gpus
 
 
 def _refresh_parts(stage: Stage[Any], mining: Round, size: Size, width: int) -> list[Part]:
     """Return what a refresh needs on the host; where a GPU has room for the labels it searches, faster."""
-    vectors, kind = 4.0 * width, _index_kind(stage, size.labels)
-    parts = [Part(HOST, REFRESH, "vectors of the points", vectors * size.points)]
+    vectors, kind, files = 4.0 * width, _index_kind(stage, size.labels), _on_dask(size)
+    parts = [Part(HOST, REFRESH, "vectors of the points", vectors * size.points, files)]
     if mining.cluster_size:
-        parts.append(Part(HOST, REFRESH, "the same in the order of clusters", (vectors + 16) * size.points))
+        parts.append(Part(HOST, REFRESH, "their order by clusters", 40.0 * size.points))    # five arrays of row numbers
     if mining.negatives:
         # of a graph: faiss' copy of the vectors, and 64 links of four bytes
         own = {"exact": 0.0, grouped_index.KIND: width, "quantised": codes_of(width) / 2, "hnsw": vectors + 256}[kind]
-        parts += [Part(HOST, REFRESH, "vectors of the labels, and their index", (vectors + own) * size.labels),
-                  Part(HOST, REFRESH, "hard negatives", 4.0 * mining.negatives * size.points)]
+        parts += [Part(HOST, REFRESH, "hard negatives", 4.0 * mining.negatives * size.points),
+                  Part(HOST, REFRESH, "vectors of the labels, and their index", (vectors + own) * size.labels, files)]
         if kind == grouped_index.KIND:
-            threads = _search_threads(size)
+            threads = DASK_WORKERS if files else torch.get_num_threads()    # a worker has one
             # of 8 groups at once the scores of all labels and the chosen ids, of one the codes of these
             of_a_label = 8 * (4 + 8 * GROUP_SHARE) + GROUP_SHARE * width
             parts.append(Part(HOST, REFRESH, f"the search, by {threads} thread{'s' * (threads > 1)}",

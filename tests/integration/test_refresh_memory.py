@@ -9,6 +9,7 @@ import torch
 from benchmarks.measuring import in_new_process, peak_memory
 from xcmodels.methods.presets import resolve
 from xcmodels.methods.registry import METHODS
+from xcmodels.mining.clustering import balanced_kmeans
 from xcmodels.mining.grouped_index import GroupedIndex
 from xcmodels.mining.int8_products import largest_entry
 from xcmodels.resources import DASK_WORKERS, GROUP_SHARE, HOST, REFRESH, Size, budget, with_width
@@ -45,6 +46,20 @@ def test_a_search_holds_what_is_told_by_threads_and_width(monkeypatch, threads, 
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     part = told(Size(LABELS, 1000), width)[f"the search, by {threads} threads"]
     assert in_new_process(search_bytes, threads, width) == pytest.approx(part, rel=0.35)
+
+
+def cluster_bytes(points):
+    """Return the bytes that clusters of so many queries of 64 dimensions add."""
+    torch.set_num_threads(1)
+    queries, rows = np.random.default_rng(0).standard_normal((points, 64), np.float32), np.arange(points)
+    balanced_kmeans(queries[:5000], 8, seed=0)
+    return added(lambda: balanced_kmeans(queries, 8, seed=0, rows=rows))
+
+
+def test_clusters_hold_what_is_told():
+    """A copy of all vectors was told, which is no longer made: 81.6 MB of 300,000 queries."""
+    part = told(Size(1000, 300_000))["their order by clusters"]
+    assert in_new_process(cluster_bytes, 300_000) == pytest.approx(part, rel=0.2, abs=10e6)
 
 
 def test_dask_workers_have_a_thread_each_and_a_run_on_gpus_all_of_the_machine(monkeypatch):

@@ -8,7 +8,7 @@ from flows.size_plan import sizing
 from tasks.training import dask_executor
 from xcmodels.methods.presets import resolve
 from xcmodels.methods.registry import METHODS
-from xcmodels.resources import DASK_TEXTS, DISK, REFRESH, ROUND, Size, budget, with_width
+from xcmodels.resources import DASK_TEXTS, DISK, HOST, REFRESH, ROUND, Size, budget, with_width
 from xcmodels.retrieval import ann
 
 WIDTH = 64
@@ -107,3 +107,11 @@ def test_the_disk_holds_what_a_refresh_on_dask_writes():
         4 * WIDTH * 700_000 + 5 * WIDTH * 300_000 + 4 * negatives * 400_000)
     assert what not in on_disk("unidec", Size(100_000, 400_000), REFRESH)
     assert what not in on_disk("siamesexml", Size(300_000, 400_000), REFRESH)
+    assert what not in on_disk("unidec", Size(300_000, 400_000, gpus=1), REFRESH)    # there the run itself refreshes
+
+
+def test_what_dask_workers_map_can_be_reclaimed():
+    vectors = {"vectors of the points", "vectors of the labels, and their index"}
+    for gpus, expected in ((0, vectors), (1, set())):
+        told = budget(method_of("unidec"), Size(300_000, 400_000, gpus=gpus), {}).held(HOST, REFRESH)
+        assert {part.what for part in told if part.mapped and part.phase == REFRESH} == expected
