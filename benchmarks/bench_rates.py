@@ -12,15 +12,16 @@ alternation, and the median is kept, so that a minute when a neighbour is busy d
 
 import json
 import tempfile
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 
 from benchmarks.arguments import file_to_write, parsed_by, run
 from benchmarks.bench_loop import loop_seconds
-from benchmarks.measuring import cpu_config, in_new_process, mined_at_random, peak_memory, timed
+from benchmarks.measuring import cpu_config, in_new_process, machine, mined_at_random, peak_memory, timed
 from benchmarks.synthetic import CorpusShape, synthetic_corpus
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import Vectors
@@ -32,7 +33,18 @@ from xcmodels.mining.label_index import LabelIndex
 from xcmodels.mining.negatives import nearest_negatives
 from xcmodels.mining.per_query_index import PerQueryIndex
 from xcmodels.nn.devices import device, fast_products
-from xcmodels.resources import GPU_KINDS, GROUP_SHARE, HOST, RATES, ROUND, Size, budget, read_rates, with_width
+from xcmodels.resources import (
+    GPU_KINDS,
+    GROUP_SHARE,
+    HOST,
+    MACHINE,
+    RATES,
+    ROUND,
+    Size,
+    budget,
+    read_rates,
+    with_width,
+)
 from xcmodels.retrieval import ann
 
 SHAPE = CorpusShape(queries=180_000, labels=260_000, positives=22.2, tokens=14.0)    # positives of LF-AmazonTitles-1.3M
@@ -102,6 +114,13 @@ def rates_file(word: str) -> Path:
     return path
 
 
+def write_rates(file: Path, rates: Mapping[str, Any], measured: Mapping[str, Any]) -> None:
+    """Write rates of other devices, those measured on this one, and what each device is."""
+    kind = device().type
+    machines = {**rates.get(MACHINE, {}), kind: machine()}
+    file.write_text(json.dumps({**rates, kind: measured, MACHINE: machines}, indent=1, sort_keys=True) + "\n")
+
+
 def main(file: Annotated[Path, parsed_by(rates_file)] = RATES) -> None:
     """Measure the rates of this machine's device and write them to the file; those of other devices stay."""
     other_devices = read_rates(file) if file.exists() else {}
@@ -117,7 +136,7 @@ def main(file: Annotated[Path, parsed_by(rates_file)] = RATES) -> None:
     medians = {name: {str(width): {
         rate: float(f"{np.median([repeat[rate] for repeat in repeats]):.3g}") for rate in repeats[0]}
         for width in WIDTHS for repeats in [measured[name, width]]} for name in METHOD_NAMES}
-    file.write_text(json.dumps({**other_devices, device().type: medians}, indent=1, sort_keys=True) + "\n")
+    write_rates(file, other_devices, medians)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """What benchmarks measure with: seconds and peak memory of a call, a process of its own for it, negatives at random."""
 
 import os
+import platform
+import re
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -9,11 +11,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import torch
 
 from flows.services.processes import end_with_parent
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import Mined, Stage
 from xcmodels.methods.presets import resolve
+from xcmodels.nn.devices import device
 
 Result = TypeVar("Result")
 # Settings that leave the stage of NGAME out, so that the method's own is the first.
@@ -49,6 +53,14 @@ def in_new_process(function: Callable[..., Result], *arguments: Any) -> Result:
     """Return the result of a call in a process of its own, whose memory and threads are of that call alone."""
     with process_pool(1) as pool:
         return pool.submit(function, *arguments).result()
+
+
+def machine() -> str:
+    """Return what is measured on: the name of the GPU, or the number of processors and their name (Linux)."""
+    if device().type != "cpu":
+        return str(torch.cuda.get_device_name())
+    names = re.findall(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    return f"{torch.get_num_threads()} processors: {names[0] if names else platform.machine()}"
 
 
 def peak_memory() -> int:

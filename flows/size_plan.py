@@ -14,7 +14,19 @@ from tasks.core.wording import duration
 from xcmodels.method import Method
 from xcmodels.methods.presets import resolve
 from xcmodels.methods.registry import METHODS
-from xcmodels.resources import DEVICE, DISK, HOST, RATES, Budget, Size, budget, rates_file, read_rates, with_width
+from xcmodels.resources import (
+    DEVICE,
+    DISK,
+    HOST,
+    MACHINE,
+    RATES,
+    Budget,
+    Size,
+    budget,
+    rates_file,
+    read_rates,
+    with_width,
+)
 
 NAMES = {DEVICE: "a GPU", HOST: "the host", DISK: "the disk"}
 TIME = "time"
@@ -31,13 +43,17 @@ HELP = {
 
 @dataclass(frozen=True)
 class Sizing:
-    """A size, what it needs, and what is available, in bytes by place; rates: the file of measured speeds."""
+    """A size, what it needs, and what is available, in bytes by place.
+
+    rates: the file of measured speeds; machine: what they were measured on, "" where the file does not say.
+    """
 
     title: str
     size: Size
     budget: Budget
     available: Mapping[str, float]
     rates: Path
+    machine: str
 
     @property
     def shares(self) -> dict[str, float]:
@@ -75,9 +91,10 @@ class Sizing:
             out.append(f"a refresh {duration(self.budget.refresh)}, every {self.budget.every} epochs")
         elif self.budget.every:
             out.append("a refresh not known: there are rates of a search with index=auto, exact and grouped alone")
+        if self.machine:
+            out.append(f"          on {self.machine}")
         if self.rates == RATES:
-            out += ["          on two processors of an AMD EPYC of 2024; one of 2021 takes two to three times as long",
-                    f"          {command} measures yours"]
+            out.append(f"          {command} measures yours")
         return out
 
     def _bottleneck(self) -> list[str]:
@@ -91,7 +108,8 @@ class Sizing:
         """Return the estimate as plain data; sizes in bytes, times in seconds."""
         return {"size": asdict(self.size), "parts": [asdict(part) for part in self.budget.parts],
                 "there": dict(self.available), "shares": self.shares, "epoch": self.budget.epoch,
-                "refresh": self.budget.refresh, "timed": self.budget.timed, "rates": str(self.rates)}
+                "refresh": self.budget.refresh, "timed": self.budget.timed, "rates": str(self.rates),
+                "machine": self.machine}
 
 
 def sizing(method: str, preset: str, settings: dict[str, str], size: Size, *, width: int | None, home: Path,
@@ -120,7 +138,8 @@ def sizing(method: str, preset: str, settings: dict[str, str], size: Size, *, wi
     available = {HOST: float(psutil.virtual_memory().total), DISK: float(free_space(home))}
     if size.gpus:
         available = {DEVICE: gpu_memory * 1e9, **available}
-    return Sizing(f"{method}, preset {preset}, vectors of {built.width}", size, needed, available, rates)
+    machine = measured.get(MACHINE, {}).get("cuda" if size.gpus else "cpu", "")
+    return Sizing(f"{method}, preset {preset}, vectors of {built.width}", size, needed, available, rates, machine)
 
 
 def _bytes(count: float) -> str:

@@ -31,6 +31,7 @@ THREAD_BYTES = 1e5    # that a thread which searches by groups takes for each di
 GROUP_SHARE, GROUP_PASSES = 0.24, 2.5    # share of the labels that groups score; how often a query meets all centres
 DEVICE, HOST, DISK = "device", "host", "disk"
 ROUND, REFRESH = "a round", "a refresh"
+MACHINE = "machine"
 
 
 @dataclass(frozen=True)
@@ -281,12 +282,15 @@ def rates_file(home: Path) -> Path:
 
 
 def read_rates(file: Path = RATES) -> dict[str, Any]:
-    """Return the rates in a file, by device, method and width; raise ValueError where some are missing."""
+    """Return the rates in a file, by device, method and width; raise ValueError where some are missing.
+
+    Beside the devices MACHINE, which may be missing: by device, what its rates were measured on.
+    """
     try:
         rates: dict[str, Any] = json.loads(file.read_text())
-        sound = all(len(by_width) == 2 and all(
+        sound = isinstance(rates.get(MACHINE, {}), dict) and all(len(by_width) == 2 and all(
             by_kind.keys() >= (RATE_KINDS if device == "cpu" else GPU_KINDS) for by_kind in by_width.values())
-            for device, methods in rates.items() for by_width in methods.values())
+            for device, methods in rates.items() if device != MACHINE for by_width in methods.values())
     except (ValueError, AttributeError, TypeError):
         sound = False
     if not sound:

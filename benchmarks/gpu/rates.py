@@ -3,12 +3,11 @@
 Written to rates.json beside the tables, with the processor's packaged rates: HOME/rates.json takes precedence there.
 """
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.bench_rates import METHOD_NAMES, WIDTHS, training_rates
+from benchmarks.bench_rates import METHOD_NAMES, WIDTHS, training_rates, write_rates
 from benchmarks.gpu.scale import Scale
 from benchmarks.gpu.tables import Row
 from xcmodels.resources import GPU_KINDS, read_rates
@@ -34,5 +33,4 @@ class Rates:
                 yield {"method": name, "width": width, "us a point trained": 1e6 * measured["train"],
                        "us a text encoded": 1e6 * measured["encode"], "GB": scale.peak_memory()}
         if not scale.small and scale.device != "cpu":
-            rates = {**read_rates(), scale.device: found}
-            (self.folder / "rates.json").write_text(json.dumps(rates, indent=1, sort_keys=True) + "\n")
+            write_rates(self.folder / "rates.json", read_rates(), found)

@@ -10,7 +10,7 @@ from transformers import BertConfig, BertModel
 from benchmarks import bench_rates
 from benchmarks.arguments import run as run_benchmark
 from benchmarks.bench_scale import epoch_and_refresh
-from benchmarks.measuring import cpu_config, in_new_process
+from benchmarks.measuring import cpu_config, in_new_process, machine
 from benchmarks.synthetic import CorpusShape, synthetic_corpus
 from tests.support.long_tests import at_length
 from tests.support.toy import low_bytes
@@ -188,6 +188,7 @@ def test_seconds_follow_from_rates_at_two_widths():
 
 
 @pytest.mark.parametrize("held", ["", "[1]", "3", '{"cpu": {"astra": {"64": {"train": 1.0}}}}', '{"cpu": {"astra": 5}}',
+                                  '{"machine": 3}',
                                   '{"cpu": {"astra": {"64": {}, "384": {}}}}'])
 def test_rates_that_cannot_be_counted_with_are_refused_and_kept(cli, tmp_path, held, capfd):
     file = tmp_path / "rates.json"
@@ -203,14 +204,15 @@ def test_rates_of_a_home_are_preferred_and_a_plan_says_whose_they_are(cli, tmp_p
     assert {"astra", "unidec", "ngame"} <= read_rates()["cpu"].keys()
     words = ("plan", "--labels", "5000", "--points", "20000", "--home", str(tmp_path), "--method", "astra")
     others = cli(*words)[1]
-    assert "on two processors of an AMD EPYC" in others and "HOME/rates.json measures yours" in others
+    assert "on two processors of an Intel Xeon of 2023" in others and "HOME/rates.json measures yours" in others
     twice = {width: {name: 2 * rate for name, rate in each.items()}
              for width, each in read_rates()["cpu"]["astra"].items()}
     told = json.loads(cli(*words, "--json")[1])
-    (tmp_path / "rates.json").write_text(json.dumps({"cpu": {"astra": twice}}))
+    bench_rates.write_rates(tmp_path / "rates.json", {"cuda": {}, "machine": {"cuda": "a card"}}, {"astra": twice})
+    assert read_rates(tmp_path / "rates.json")["machine"] == {"cuda": "a card", "cpu": machine()}
     again, own = json.loads(cli(*words, "--json")[1]), cli(*words)[1]
     assert again["epoch"] == pytest.approx(2 * told["epoch"]) and again["rates"] == str(tmp_path / "rates.json")
-    assert "an epoch" in own and "EPYC" not in own and "measures yours" not in own
+    assert f"on {machine()}" in own and "of 2023" not in own and "measures yours" not in own
 
 
 def test_a_transformer_without_a_head_has_the_width_it_has():
