@@ -3,9 +3,8 @@
 import re
 from collections.abc import Mapping
 from math import ceil
+from numbers import Integral
 from typing import Any
-
-import numpy as np
 
 from data_contracts.verdict import escape_text, plural  # noqa: F401  plural is imported from here
 
@@ -33,7 +32,7 @@ def signed(value: float) -> str:
 
 def with_separators(value: object) -> str:
     """Return a number with thousands separators, anything else as text."""
-    return f"{value:,}" if isinstance(value, int | np.integer) else one_line(value, 80)
+    return f"{value:,}" if isinstance(value, Integral) else one_line(value, 80)
 
 
 def data_size(count: int) -> str:

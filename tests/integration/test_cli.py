@@ -17,7 +17,7 @@ from tests.conftest import ROOT
 from tests.support import running_server
 from tests.support.tiny import RegisteredModels
 
-HEAVY = ("torch", "mlflow", "prefect", "great_expectations", "transformers", "faiss", "pandas", "dask")
+HEAVY = ("numpy", "torch", "mlflow", "prefect", "great_expectations", "transformers", "faiss", "pandas", "dask")
 
 
 def test_help_is_instant_and_imports_nothing_heavy():
