@@ -42,6 +42,7 @@ from flows.cli.completion import script
 from flows.cli.config_file import GIVEN
 from flows.cli.usage import usage_error
 from flows.services.environment import bypass_proxies
+from tasks.core.files import nearest_existing
 from tasks.core.python_gc import collect_rarely
 
 
@@ -153,8 +154,6 @@ def _explained(error: Exception) -> tuple[str, str]:
 def _as_owner(path: Path) -> str:
     """Return how to run a command as the user who owns a path, or the nearest folder above it that can be seen."""
     import pwd
-
-    from tasks.core.files import nearest_existing
 
     with suppress(OSError, KeyError):
         return f"run it as its owner: sudo -u {pwd.getpwuid(nearest_existing(path).stat().st_uid).pw_name} xc ..."

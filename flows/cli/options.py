@@ -14,6 +14,7 @@ from data_contracts.errors import UsageError
 from flows.cli.completion import versions
 from flows.cli.config_file import FILE, GIVEN
 from flows.config import HOME, CommonOptions, Home, Mlflow, NameOptions, RunConfig, TrainingOptions, shared
+from tasks.core.remote import checked_address, local_path
 
 Json = Annotated[bool, Parameter(name="--json", help="End with one line of JSON on stdout.")]
 Budget = Annotated[str, Parameter(help="Time for the whole job, such as 10m: the most accurate method that fits it, "
@@ -41,7 +42,6 @@ def apply_budget(options: CommonOptions, budget: str) -> None:
 
 def local_data(options: CommonOptions) -> Path:
     """Return the folder of the data set; one at an address is fetched into the home, which is made for it."""
-    from tasks.core.remote import local_path
     from tasks.data.fetch import fetched
 
     if local_path(options.data) is None:
@@ -116,7 +116,6 @@ def columns(rows: Sequence[Sequence[object]]) -> list[str]:
 
 def resolved_settings(options: CommonOptions) -> dict[str, str]:
     """Return the settings that differ from the preset's; raise UsageError where an option or the data is invalid."""
-    from tasks.core.remote import checked_address
     from tasks.data.fetch import outline
     from tasks.plan import resolve_run
     from tasks.registry.tags import require_name

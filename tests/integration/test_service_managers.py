@@ -27,7 +27,6 @@ from flows.services.definitions import services
 from flows.services.processes import Record
 from flows.services.service_manager import SERVER_VARIABLES, Part, Setup
 from flows.services.stack import Stack
-from tasks.core import files
 from tasks.core.network import free_port
 from tests.conftest import ROOT
 from tests.support.forked import run_xc
@@ -151,7 +150,7 @@ def test_a_home_that_is_closed_to_this_user(home, monkeypatch):
 
     for name in SERVER_VARIABLES:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(files, "put_file", closed)
+    monkeypatch.setattr(command, "put_file", closed)
     monkeypatch.setattr(Path, "exists", closed)
     assert not command._secrets(Setup(home, USER))
     with pytest.raises(ProjectError, match=r"service.env: Permission denied"):

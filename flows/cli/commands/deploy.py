@@ -10,6 +10,7 @@ from cyclopts import Parameter
 from data_contracts.errors import UsageError
 from flows.cli.options import DryRun, Json, environment, filled, home_flag, resolved_settings, say
 from flows.config import DeployOptions, pairs, shared
+from tasks.core.remote import is_address, name_of
 
 
 def deploy(*, options: DeployOptions,
@@ -24,7 +25,6 @@ def deploy(*, options: DeployOptions,
     times = _times(schedules)
     _require_no_user(options.mlflow)
     from flows.forms import ApplyLabelsForm, EvaluateForm, PrepareForm, RetrainForm
-    from tasks.core.remote import is_address, name_of
     from tasks.data.fetch import outline
     from tasks.data.sources import describe
     from tasks.registry.tags import did_you_mean

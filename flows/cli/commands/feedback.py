@@ -6,6 +6,7 @@ from typing import Any
 from cyclopts import App
 
 from flows.cli.options import HOME, Home, Json, Mlflow, Model, json_line, open_tracker, say
+from tasks.core.wording import one_line, plural
 
 feedback = App(name="feedback", help="See what reviewers decided on a model's answers.")
 
@@ -13,8 +14,6 @@ feedback = App(name="feedback", help="See what reviewers decided on a model's an
 @feedback.command(name="list")
 def list_(*, model: Model = "", home: Home = HOME, mlflow: Mlflow = "", as_json: Json = False) -> None:
     """List every decision: when, on which text, and the labels that are right (+) and wrong (-)."""
-    from tasks.core.wording import one_line, plural
-
     journal, name = _journal(model, home, mlflow)
     entries = journal.read()
     for one in entries:

@@ -7,6 +7,7 @@ from cyclopts import Parameter
 
 from data_contracts.errors import UsageError
 from flows.cli.options import HOME, DryRun, Home, Json, Mlflow, open_tracker, say
+from tasks.core.wording import data_size
 
 
 def gc(*, days: Annotated[float, Parameter(help="What a run has asked for in the last so many days stays.")] = 14.0,
@@ -15,7 +16,6 @@ def gc(*, days: Annotated[float, Parameter(help="What a run has asked for in the
     if not 0 <= days <= 36_500:
         raise UsageError(f"--days must be from 0 to 36500, got {days:g}")
     from tasks.core.store import Store
-    from tasks.core.wording import data_size
 
     store = Store(home, create=False)
     tracker = open_tracker(home, mlflow)

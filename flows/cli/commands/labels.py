@@ -6,6 +6,7 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from flows.cli.options import HOME, DryRun, Home, Json, Mlflow, Model, json_line, open_tracker, require_home, say
+from tasks.core.wording import plural
 
 labels = App(name="labels", help="Add labels to a model and remove them, without training.")
 File = Annotated[str, Parameter(help="CSV, TSV, JSONL, Parquet, or a uid a line to remove; - is stdin.",
@@ -30,7 +31,6 @@ def remove(file: File, /, *, later: Later = False, dry_run: DryRun = False, mode
 @labels.command(name="list")
 def list_(*, model: Model = "", home: Home = HOME, mlflow: Mlflow = "", as_json: Json = False) -> None:
     """List what was added and removed, when and by whom, and whether the champion has it."""
-    from tasks.core.wording import plural
     from tasks.registry.label_edits import journal_of
 
     store, tracker, name = _opened(model, home, mlflow)
@@ -56,7 +56,6 @@ def _edit(op: str, file: str, *, later: bool, dry_run: bool, model: str, home: P
 
     rows = read_labels(file, texts=op == "add")
     store, tracker, name = _opened(model, home, mlflow)
-    from tasks.core.wording import plural
     from tasks.registry.label_edits import edit_labels
 
     count = edit_labels(store, tracker, name, op, rows, dry_run=dry_run, resume=not later)
@@ -72,7 +71,6 @@ def _edit(op: str, file: str, *, later: bool, dry_run: bool, model: str, home: P
 
 
 def _apply(store: Any, tracker: Any, name: str) -> None:
-    from tasks.core.wording import plural
     from tasks.registry.label_edits import apply_edits
 
     result = apply_edits(store, tracker, name)

@@ -14,7 +14,8 @@ from data_contracts.errors import UsageError
 from flows.cli.config_file import GIVEN
 from flows.cli.options import Budget, Json, checked_config, columns, environment, local_data
 from flows.config import RunConfig, shared
-from tasks.core.remote import Source
+from tasks.core.remote import Source, without_passwords
+from tasks.core.wording import duration
 
 
 @dataclass
@@ -56,8 +57,6 @@ def plan(*, options: PlanOptions = NO_OPTIONS, as_json: Json = False) -> None:
     environment(options.home)
     from flows.preview import preview, server_addresses
     from flows.services.definitions import mlflow_of
-    from tasks.core.remote import without_passwords
-    from tasks.core.wording import duration
     from tasks.data.feedback.decisions import NO_FEEDBACK
     from tasks.data.sources import describe
     from tasks.plan import feedback_on, pipeline

@@ -16,6 +16,7 @@ from data_contracts.errors import ContractError, ServerError, Stopped, UsageErro
 from flows.cli.config_file import GIVEN
 from flows.cli.options import Budget, Json, checked_config, environment, home_flag, say
 from flows.config import PrepareOptions, RunConfig, TrainingOptions, Until
+from tasks.core.remote import without_passwords
 from tasks.core.wording import plural
 
 
@@ -154,7 +155,6 @@ def _summary(finished: Any, home: Path, mlflow: str = "") -> None:
 
     The next command names the model, as the home may have others, and the MLflow server if one was named.
     """
-    from tasks.core.remote import without_passwords
     from tasks.evaluation.gates import FITTED, UNFITTED
     from xcmodels.metrics import SHOWN, name_of
 
@@ -196,6 +196,4 @@ def _short(text: str, limit: int) -> str:
 
 def _command() -> str:
     """Return the command to paste: as the user typed it, plus the options from the environment and xc.toml."""
-    from tasks.core.remote import without_passwords
-
     return without_passwords(" ".join(["xc", *map(shlex.quote, [*sys.argv[1:], *GIVEN.untyped])]))

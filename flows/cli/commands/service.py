@@ -14,6 +14,7 @@ from data_contracts.errors import UsageError
 from flows.cli.commands.serve import WORKERS, Workers
 from flows.cli.options import HOME, Home, Mlflow, Model, environment, require_home, say, utf8
 from flows.config import PORTS, Ports
+from tasks.core.files import explained, put_file
 
 if TYPE_CHECKING:
     from flows.services.service_manager import Setup
@@ -119,8 +120,6 @@ def _write(folder: Path, files: dict[str, str], secrets: dict[Path, str], force:
 
     Raises UsageError, before anything is written, where one in the folder is there and differs.
     """
-    from tasks.core.files import explained, put_file
-
     folder.mkdir(parents=True, exist_ok=True)
     new = {path: text for file, text in files.items()
            if not (path := folder / file).exists() or path.read_bytes() != text.encode()}

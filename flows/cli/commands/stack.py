@@ -14,6 +14,7 @@ from data_contracts.errors import ProjectError, ServerError, UsageError
 from flows.cli.config_file import GIVEN
 from flows.cli.options import HOME, Home, Json, Mlflow, Model, environment, home_flag, say, utf8
 from flows.config import PORTS, Ports
+from tasks.core.remote import without_passwords
 from tasks.core.wording import plural
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ def up(*, home: Home = HOME, mlflow: Mlflow = "", ports: Ports = PORTS, model: M
     from flows.services.definitions import require_prefect, services
     from flows.services.stack import Stack
     from tasks.core.devices import gpus
-    from tasks.core.remote import without_passwords
     from tasks.core.store import Store
     from tasks.tracking.mlflow_client import probe
 
