@@ -9,7 +9,6 @@ A record is written before its process starts, so no kill at any moment leaves a
 import fcntl
 import json
 import os
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
@@ -19,7 +18,7 @@ import psutil
 
 from data_contracts.errors import ServerError, UsageError
 from flows.services.processes import Record, Service, Started, check_port, end_service, launch, wait_answer, wait_well
-from tasks.core.files import explained, locked, make_folder, write_file
+from tasks.core.files import explained, locked, make_folder, put_file
 
 LOCK_SECONDS = 5.0    # the supervisor needs less to restart a service
 Say = Callable[[str], None]
@@ -145,9 +144,8 @@ class Stack:
         return started
 
     def _write(self, record: Record) -> None:
-        part = self.folder / f".{uuid.uuid4().hex}.part"
-        write_file(part, json.dumps(asdict(record), indent=1).encode() + b"\n")
-        os.replace(part, self.folder / f"{record.name}.json")
+        data = json.dumps(asdict(record), indent=1).encode() + b"\n"
+        put_file(data, self.folder / f"{record.name}.json", os.replace)
 
     def _end(self, records: Sequence[Record], say: Say) -> list[str]:
         ended = []

@@ -82,12 +82,14 @@ def write_file(path: Path, data: bytes, mode: int = 0o600) -> None:
         os.close(file)
 
 
-def put_file(data: bytes, target: Path, move: Callable[[Path, Path], None], part: Path, mode: int = 0o600) -> bool:
-    """Create (`link`) or replace (os.replace) a small file atomically, by way of the file `part`.
+def put_file(data: bytes, target: Path, move: Callable[[Path, Path], None], part: Path | None = None,
+             mode: int = 0o600) -> bool:
+    """Create (`link`) or replace (os.replace) a small file atomically, by way of the file `part`, a new one beside it.
 
     Returns False where `link` finds one: of two processes that create it, both get the first one.
     """
     placed = True
+    part = part or target.with_name(f".{uuid.uuid4().hex}.part")
     try:
         write_file(part, data, mode)
         move(part, target)
@@ -116,8 +118,7 @@ def secret(path: Path) -> str:
     """Return the line in a private file, "xc:" and a password; the first call creates it."""
     if not path.exists():
         path.parent.mkdir(0o700, parents=True, exist_ok=True)
-        part = path.with_name(f".{uuid.uuid4().hex}")
-        put_file(f"xc:{secrets.token_urlsafe(18)}\n".encode(), path, link, part)
+        put_file(f"xc:{secrets.token_urlsafe(18)}\n".encode(), path, link)
     return path.read_text().strip()
 
 

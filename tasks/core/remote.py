@@ -3,7 +3,6 @@
 import errno
 import os
 import re
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -139,8 +138,7 @@ class Remote:
         with self._as_server_errors():
             self._make_folders(name)
             if (folder := local_path(self.address)) is not None:
-                part = (folder / name).with_name(f".{uuid.uuid4().hex}")
-                return put_file(data, folder / name, os.replace if replace else link, part, mode=0o666)
+                return put_file(data, folder / name, os.replace if replace else link, mode=0o666)
             try:
                 files.pipe_file(f"{root}/{name}", data, mode="overwrite" if replace else "create")
             except FileExistsError:

@@ -4,7 +4,6 @@ import os
 import shlex
 import subprocess
 import sys
-import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -127,11 +126,10 @@ def _write(folder: Path, files: dict[str, str], secrets: dict[Path, str], force:
         raise UsageError(f"{there[0]} is there and differs", hint="--force replaces it, or name another folder")
     for path, text in secrets.items():
         with explained("write the addresses of the servers", path):
-            put_file(text.encode(), path, os.replace, path.with_name(f".{uuid.uuid4().hex}.part"))
+            put_file(text.encode(), path, os.replace)
         say(f"written    {path}, for this user alone: the servers that were there")
     for path, text in new.items():
-        part = path.with_name(f".{uuid.uuid4().hex}.part")
-        put_file(text.encode(), path, os.replace, part)
+        put_file(text.encode(), path, os.replace)
         path.chmod(0o644)
     for file in files:
         say(f"{'written' if folder / file in new else 'as it was':<10} {folder / file}")
