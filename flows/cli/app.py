@@ -6,7 +6,6 @@ Exit codes: 0 done, 1 run failed, 2 usage, 3 data contract, 4 gate refused, 5 se
 """
 
 import atexit
-import errno
 import gc as collector
 import io
 import os
@@ -42,7 +41,7 @@ from flows.cli.completion import script
 from flows.cli.config_file import GIVEN
 from flows.cli.usage import usage_error
 from flows.services.environment import bypass_proxies
-from tasks.core.files import nearest_existing
+from tasks.core.files import NO_SPACE, nearest_existing
 from tasks.core.python_gc import collect_rarely
 
 
@@ -143,7 +142,7 @@ def _explained(error: Exception) -> tuple[str, str]:
 
     if isinstance(error, Unusable):
         return str(error), ""
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if isinstance(error, OSError) and error.errno in NO_SPACE:
         return (f"no room for {error.filename or 'a file'}: {error.strerror}",
                 "free space on that disk; the same command resumes")
     if isinstance(error, PermissionError) and error.filename:

@@ -25,6 +25,7 @@ _REMEDIES = {
     errno.EACCES: "give this user the right to write there",
     errno.ENOTDIR: "choose a HOME below a folder",
 }
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)    # what a full disk answers, or a user's full share of it
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS)    # what a file system without hard links answers
 FULL = 8_000_000    # free bytes below which a database may fail
 _NO_ROOM = ("No space left on device", "database or disk is full")
@@ -63,7 +64,7 @@ def full_disk(error: BaseException, place: Path) -> ProjectError | None:
     """Return the error to raise where a failure is due to the disk of `place` being full; else None."""
     free = shutil.disk_usage(place).free
     # The file that failed to be written is gone by now, and may have left room.
-    if free >= FULL and getattr(error, "errno", None) not in (errno.ENOSPC, errno.EDQUOT) \
+    if free >= FULL and getattr(error, "errno", None) not in NO_SPACE \
             and not any(message in str(error) for message in _NO_ROOM):
         return None
     what = "is full" if free < FULL else "had no room for a file"

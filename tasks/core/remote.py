@@ -1,6 +1,5 @@
 """Folders at addresses of other file systems (s3://, gs://, ...), through fsspec, with errors that name the remedy."""
 
-import errno
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from data_contracts.errors import ProjectError, ServerError, UsageError
-from tasks.core.files import link, put_file
+from tasks.core.files import NO_SPACE, link, put_file
 
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.:-]*)://(.*)", re.DOTALL)
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}    # protocol -> the extra of xcflow that reads it
@@ -20,7 +19,6 @@ _VERSIONS = (    # the first that a file system tells: a version, else a digest,
     "mtime", "LastModified", "Last-Modified", "modificationTime", "modify", "created")
 _WITH_FOLDERS = ("file", "memory", "sftp", "ssh", "hdfs", "smb")    # in an object store a new folder would be a bucket
 _SECRET = re.compile(r"SECRET|TOKEN|PASSWORD|CREDENTIAL|ACCESS_KEY", re.IGNORECASE)
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 Source = str | Path    # a folder, or the address of one
 
 
@@ -186,7 +184,7 @@ class Remote:
             raise ServerError(f"{self.address} is not there", hint="check the bucket and the folder, and that these "
                               "credentials may list them") from error
         except Exception as error:
-            if isinstance(error, OSError) and error.errno in _FULL:
+            if isinstance(error, OSError) and error.errno in NO_SPACE:
                 if not full:
                     raise
                 raise ServerError(f"{self.address} has no room: {error.strerror}",
