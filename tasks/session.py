@@ -54,7 +54,6 @@ class Finished:
     version: str | None
     metrics: dict[str, float]
     verdict: str
-    promoted: bool
     report: str
     contracts: str
     mlflow: str
@@ -129,10 +128,10 @@ def finish(session: Session, done: Mapping[str, Artifact], *, register_it: bool,
     metrics = _read_json(evaluation / METRICS_FILE)
     registered = _register(session, corpus, done, evaluation) if register_it else _on_record(session, done)
     facts = _facts(session, corpus, registered, done)
-    outcome = verdict(facts) if registered else "evaluated, not registered"
+    outcome = verdict(facts) if registered.version else "evaluated, not registered"
     report = store.home / "reports" / f"{pipeline.key[:16]}.html"
     of = {"run": tracker.run_id, "model": session.name, "version": facts.version}
-    unreported = registered and (not registered.reused or _reported(store, report) != of)
+    unreported = registered.version and (not registered.reused or _reported(store, report) != of)
     if (rebuild or not report.exists() or unreported) and _report(session, corpus, done, facts, report):
         store.set_ref("reports", report.stem, of)
     if register_it and session.config.feedback == "use":    # the next training learns from all that was said since
@@ -141,19 +140,20 @@ def finish(session: Session, done: Mapping[str, Artifact], *, register_it: bool,
         tracker.log_file(contracts, "contracts")
     session.finished = True
     tracker.finish("FINISHED", f"{outcome}\n\n    {session.config.command}")
-    return Finished(tracker.run_id or "", session.name, registered.version if registered else None, metrics, outcome,
-                    bool(registered and registered.promoted), str(report),
+    return Finished(tracker.run_id or "", session.name, facts.version, metrics, outcome, str(report),
                     str(contracts or ELSEWHERE), tracker.link() or tracker.address, tracker.close(),
-                    _examples(store.open(done["build retriever"]), corpus),
-                    registered.champion if registered else None, pipeline.about())
+                    _examples(store.open(done["build retriever"]), corpus), registered.champion, pipeline.about())
 
 
 @dataclass(frozen=True)
 class RegisteredDecision(PromotionDecision):
     """A registered version and what the gates decided; reused: the retriever was a version already."""
 
-    version: str = ""
+    version: str = ""    # "" where none holds the retriever, or MLflow does not tell
     reused: bool = False
+
+
+UNREGISTERED = RegisteredDecision(False, "not registered")
 
 
 def _register(session: Session, corpus: Corpus, done: Mapping[str, Artifact], evaluation: Path) -> RegisteredDecision:
@@ -180,18 +180,18 @@ def _register(session: Session, corpus: Corpus, done: Mapping[str, Artifact], ev
     return RegisteredDecision(**vars(decision), version=registered.version, reused=registered.reused)
 
 
-def _on_record(session: Session, done: Mapping[str, Artifact]) -> RegisteredDecision | None:
-    """Return the version that holds the retriever already, with what was decided; None where MLflow does not tell."""
+def _on_record(session: Session, done: Mapping[str, Artifact]) -> RegisteredDecision:
+    """Return the version that holds the retriever already, with what was decided, if there is one."""
     with suppress(ServerError):
         if found := decision_on_record(session.tracker, session.name, done["build retriever"].digest):
             return RegisteredDecision(**vars(found[1]), version=found[0], reused=True)
-    return None
+    return UNREGISTERED
 
 
-def _facts(session: Session, corpus: Corpus, registered: RegisteredDecision | None,
+def _facts(session: Session, corpus: Corpus, registered: RegisteredDecision,
            done: Mapping[str, Artifact]) -> ReportFacts:
     pipeline, store = session.pipeline, session.store
-    is_champion = bool(registered and registered.champion and registered.champion["version"] == registered.version)
+    is_champion = bool(registered.champion and registered.champion["version"] == registered.version)
     curves: dict[str, list[dict[str, float]]] = {}
     mined: dict[str, list[dict[str, float]]] = {}
     seconds: dict[str, float] = {}
@@ -205,17 +205,15 @@ def _facts(session: Session, corpus: Corpus, registered: RegisteredDecision | No
         seconds[step.name] = step.took(store) or 0.0
     return ReportFacts(
         title=f"{pipeline.method_name} · {pipeline.data.name}", run_id=session.tracker.run_id or "",
-        version=registered.version if registered else None, command=session.config.command,
+        version=registered.version or None, command=session.config.command,
         data={"name": corpus.name, "train": corpus.n_queries, "test": len(corpus.sides["test"]),
               "labels": corpus.n_labels, "digest": pipeline.data_digest},
         settings=flat(pipeline.settings), changed=pipeline.changed(), curves=curves, mined=mined,
-        champion=registered.champion if registered and not is_champion else None,
-        promoted=registered is not None and (registered.promoted or is_champion), reigns=is_champion,
-        reason=registered.reason if registered else "not registered", note=registered.note if registered else "",
-        became=registered.became if registered else None, seconds=seconds,
+        champion=None if is_champion else registered.champion, promoted=registered.promoted or is_champion,
+        reigns=is_champion, reason=registered.reason, note=registered.note, became=registered.became, seconds=seconds,
         date=datetime.now(UTC).date().isoformat(),
         memory={step.name: peak.bytes for step in pipeline.steps if (peak := step.peak_memory(store))},
-        gates=registered.gates if registered else (), wanted_precision=session.config.wanted_precision,
+        gates=registered.gates, wanted_precision=session.config.wanted_precision,
         contract=_read_json(store.open(done["check tables"]) / "contract.json"))
 
 

@@ -53,7 +53,7 @@ def finished(**more) -> Finished:
     keys = ("P/1", "P/5", "PSP/1", "PSP/5", "nDCG/5", "recall/100")
     return Finished(**{
         "run_id": "r", "model": "tickets", "version": "4", "metrics": dict.fromkeys(keys, 50.0), "verdict": "better",
-        "promoted": True, "report": "/r.html", "contracts": "/c.html", "mlflow": "http://here", "unsent": ["report"],
+        "report": "/r.html", "contracts": "/c.html", "mlflow": "http://here", "unsent": ["report"],
         "examples": [{"text": "a long text " * 20, "labels": [{"text": "printer", "confidence": 0.934}]}] * 3, **more})
 
 
