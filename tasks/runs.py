@@ -11,13 +11,13 @@ from typing import Any, Literal
 from data_contracts.errors import UsageError
 from tasks.core.files import locked
 from tasks.core.processes import process_name
-from tasks.registry.tags import BASE, CHAMPION, RUN_HOME, trained_version, version_by_alias
+from tasks.registry.tags import BASE, RUN_HOME, champion_of, trained_version
 from tasks.tracking.identity import identity
 from tasks.tracking.mlflow_client import all_pages
 from tasks.tracking.mlflow_run import safe_name
 from tasks.tracking.tracker import Tracker
 
-COMMAND, HOME, PROCESS = "xc.command", RUN_HOME, "xc.process"    # tags: how, where and by whom it was last run
+COMMAND, PROCESS = "xc.command", "xc.process"    # tags: how and by whom it was last run; RUN_HOME: where
 CHANGED = "xc.changed"    # tag: settings that differ from the preset's, as JSON; params hold all settings
 State = Literal["registered", "finished", "trained", "failed", "interrupted", "running"]
 OURS = "tags.`mlflow.source.name` = 'xc'"
@@ -72,7 +72,7 @@ def _records(tracker: Tracker, running_process: str, shared: bool) -> Iterator[R
         champions: dict[str, str] = {}
         for version in all_pages(client.search_model_versions):
             if version.name not in champions:
-                champion = version_by_alias(client, version.name, CHAMPION)
+                champion = champion_of(client, version.name)
                 champions[version.name] = trained_version(champion) if champion else ""
             if BASE not in version.tags:    # else made by a label edit, not by a run
                 is_champion = champions[version.name] == str(version.version)
@@ -81,7 +81,7 @@ def _records(tracker: Tracker, running_process: str, shared: bool) -> Iterator[R
         experiments = [experiment.experiment_id for experiment in all_pages(client.search_experiments)]
         runs = all_pages(client.search_runs, experiment_ids=experiments, filter_string=OURS) if experiments else ()
         for run in runs:
-            if not shared or run.data.tags.get(HOME) in places:
+            if not shared or run.data.tags.get(RUN_HOME) in places:
                 yield _record(run, running_process, sorted(versions.get(run.info.run_id, [])))
 
 

@@ -33,8 +33,8 @@ from tasks.registry.model_card import model_card
 from tasks.registry.promotion import PromotionDecision, decision_on_record, promote_by_gates
 from tasks.registry.register import check_owner, register
 from tasks.registry.resolve import resolve
-from tasks.registry.tags import COMMIT, CONTRACTS, DATA, EXAMPLES
-from tasks.runs import CHANGED, COMMAND, HOME, PROCESS
+from tasks.registry.tags import COMMIT, CONTRACTS, DATA, EXAMPLES, RUN_HOME
+from tasks.runs import CHANGED, COMMAND, PROCESS
 from tasks.tracking.tracker import StepMetrics, Tracker
 from xcmodels.data.corpus import Corpus, Texts
 from xcmodels.data.text import example, shown
@@ -85,7 +85,7 @@ class Session:
             data={pipeline.data.name: {"path": pipeline.source, "digest": pipeline.data_digest}},
             tags={"xc.method": pipeline.method_name, "xc.data": pipeline.data.name, "xc.preset": pipeline.preset,
                   CHANGED: json.dumps({key: str(value) for key, value in about["changed"].items()}),
-                  COMMAND: self.config.command, HOME: str(self.store.home), PROCESS: process_name(os.getpid())})
+                  COMMAND: self.config.command, RUN_HOME: str(self.store.home), PROCESS: process_name(os.getpid())})
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:

@@ -12,7 +12,8 @@ import pytest
 from flows.cli.config_file import GIVEN
 from tasks.core.processes import process_name
 from tasks.core.store import Store
-from tasks.runs import CHANGED, COMMAND, HOME, PROCESS, holder, past_runs
+from tasks.registry.tags import RUN_HOME
+from tasks.runs import CHANGED, COMMAND, PROCESS, holder, past_runs
 from tasks.tracking.tracker import StepMetrics, Tracker
 from tests.support import tiny
 
@@ -29,7 +30,7 @@ def begin(home: Path, key: str, *, process: str = "1 1.00", steps: tuple[str, ..
     assert tracker.start(
         key, experiment="tickets", name="ngame · tickets", config_yaml="", data={},
         params={"method": "ngame", "preset": "cpu", "seed": "0", "m1.epochs": "12"} | (unchanged or {}),
-        tags={"xc.data": "tickets", COMMAND: f"xc run --data {key}", PROCESS: process, HOME: str(home)} | (
+        tags={"xc.data": "tickets", COMMAND: f"xc run --data {key}", PROCESS: process, RUN_HOME: str(home)} | (
             {CHANGED: '{"m1.epochs": "12"}'} if unchanged else {}))
     tracker.sync([StepMetrics(step, "d" * 64) for step in steps])
     return tracker
@@ -107,7 +108,7 @@ def test_versions_go_with_the_run_that_made_them(tmp_path):
 def test_a_champion_that_was_scored_again_is_named(home, cli):
     tracker = Tracker(home)
     tracker.start("again", experiment="tickets", name="champion v3 · tickets", params={"model": "tickets"},
-                  config_yaml="", data={}, tags={HOME: str(home)})
+                  config_yaml="", data={}, tags={RUN_HOME: str(home)})
     [run] = past_runs(Tracker(home))    # it was killed meanwhile
     assert (run.state, run.name, run.step) == ("interrupted", "champion v3 · tickets", "")
     assert cli("runs", "--home", str(home))[0] == 0

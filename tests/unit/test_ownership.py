@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from data_contracts.errors import ServerError, UsageError
-from tasks.registry.tags import DATA
-from tasks.runs import HOME, past_runs
+from tasks.registry.tags import DATA, RUN_HOME
+from tasks.runs import past_runs
 from tasks.session import Session
 from tasks.tracking.tracker import Tracker
 from tests.support import tiny
@@ -33,7 +33,7 @@ def home(folder: Path, shared: Path) -> Any:
     made = tiny.RegisteredModels.__new__(tiny.RegisteredModels)
     made.store, made.tracker = tiny.fresh_store(folder), tracked(folder, shared)
     made.run = made.tracker.start(str(folder), experiment="xc", name="", params={}, config_yaml="", data={},
-                                  tags={HOME: str(folder)})
+                                  tags={RUN_HOME: str(folder)})
     return made
 
 
