@@ -66,11 +66,6 @@ class Pipeline:
                 "changed": self.changed(), "settings": flat(self.settings)}
 
 
-def timing_key(data: str, method: str, preset: str) -> str:
-    """Return the name shared by runs that take about as long and as much memory."""
-    return f"{data} {method} {preset}"
-
-
 def resolve_run(data: Path, method: str, preset: str, overrides: dict[str, str]) -> tuple[RawDataSet, Settings]:
     """Detect the data set's format and resolve the settings, from the names of the files alone.
 
@@ -111,7 +106,7 @@ def pipeline(data: Path, method: str, preset: str, overrides: dict[str, str],
     Raises UsageError as `resolve_run` does.
     """
     raw, settings = resolve_run(data, method, preset, overrides)
-    group = timing_key(raw.name, method, preset)
+    group = f"{raw.name} {method} {preset}"    # of runs that take about as long and as much memory
     return Pipeline(raw, str(source) if is_address(source) else str(raw.folder), method, preset, settings,
                     [_with_folder(replace(step, timing_group=raw.name), settings)
                      for step in prepare.steps(raw, settings.prepare, settings.seed, feedback)],

@@ -40,7 +40,8 @@ def export_embeddings(retriever: Any, queries: Iterable[Query], out: Path) -> in
     if out.suffix == ".npy":
         with _complete_file(out) as file:
             return _write_array(file, (vectors for _, vectors in embedded), retriever.encoder.width("query"))
-    return _write_table(out, (_vector_table([query.uid for query in block], vectors) for block, vectors in embedded))
+    return _write_table(out, (pa.table({"uid": pa.array([query.uid for query in block], pa.string()),
+                                        "vector": _vectors(vectors)}) for block, vectors in embedded))
 
 
 def export_labels(retriever: Any, out: Path) -> int:
@@ -74,10 +75,6 @@ def export_predictions(retriever: Any, queries: Iterable[Query], k: int, out: Pa
 def _vectors(values: np.ndarray) -> pa.Array:
     flat = pa.array(np.ascontiguousarray(values, np.float32).ravel())
     return pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
-
-
-def _vector_table(uids: list[str], vectors: np.ndarray) -> pa.Table:
-    return pa.table({"uid": pa.array(uids, pa.string()), "vector": _vectors(vectors)})
 
 
 def _write_array(file: BinaryIO, blocks: Iterable[np.ndarray], width: int) -> int:

@@ -48,15 +48,11 @@ def select(retriever: Any, only: Sequence[str], without: Sequence[str]) -> Any:
                 "concept": f"it is a concept: --{name} {BRANCH}{uid} takes the labels under it",
                 "branch": "broader.tsv of the data set lists all"}[kind]
         what = "concept" if kind == "branch" else "label"
-        raise UsageError(f"--{name}: there is no {what} {uid!r}{_more(len(error.unknown) - 1)}",
-                         hint=hint) from error
+        more = f", nor {len(error.unknown) - 1:,} more" if len(error.unknown) > 1 else ""
+        raise UsageError(f"--{name}: there is no {what} {uid!r}{more}", hint=hint) from error
     except NoBranches as error:
         raise UsageError(f"--{error.name} names a branch, but the model knows no broader relation",
                          hint="train it on data with a vocabulary: xc data import ... --vocabulary FILE") from error
-
-
-def _more(count: int) -> str:
-    return f", nor {count:,} more" if count else ""
 
 
 def _lines(file: str) -> list[str]:

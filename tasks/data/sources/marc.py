@@ -41,7 +41,7 @@ def read(path: Path, columns: Mapping[str, Sequence[str]]) -> Iterator[Row]:
                 named = [(heading, _authority(value)) for value in found if (heading := _heading(value, codes))]
                 cells |= {"labels": [name for name, _ in named], "also": [number for _, number in named]}
             else:
-                cells[role] = _SEPARATED.sub("", " ".join(filter(None, (_text(value, codes) for value in found))))
+                cells[role] = _SEPARATED.sub("", " ".join(part for value in found for part in _parts(value, codes)))
         yield Row(f"{path}, record {number}", number, cells, {role: names[0] for role, names in columns.items()})
 
 
@@ -57,10 +57,6 @@ def _parts(value: str | list[tuple[str, str]], codes: str) -> list[str]:
     """Return the text of a control field, or those of the subfields with the codes, in order; all without codes."""
     parts = [value] if isinstance(value, str) else [part for code, part in value if not codes or code in codes]
     return [part.strip() for part in parts if part.strip()]
-
-
-def _text(value: str | list[tuple[str, str]], codes: str) -> str:
-    return " ".join(_parts(value, codes))
 
 
 def _heading(value: str | list[tuple[str, str]], codes: str) -> str:
