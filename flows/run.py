@@ -226,11 +226,11 @@ def open_run(config: RunConfig, until: Until, patience: float) -> Iterator[Runne
             if config.feedback == "use" else NO_FEEDBACK
         laid_out = pipeline(data, config.method, config.preset, config.settings, feedback, source=config.data)
         tag_this_run(laid_out)
-        for line in preview(laid_out, store, UNTIL.index(until)).lines():
+        planned = preview(laid_out, store, UNTIL.index(until))
+        for line in planned.lines():
             terminal.line(line)
-        steps = [laid_out.prepare, laid_out.train, [laid_out.evaluate]][:UNTIL.index(until) + 1]
         overlap = config.overlap == "always" or (config.overlap == "auto" and gpus() > 0)
-        yield Runner(laid_out, store, workers, terminal, sum(map(len, steps)), overlap=overlap, memory=memory)
+        yield Runner(laid_out, store, workers, terminal, len(planned.steps), overlap=overlap, memory=memory)
 
 
 @contextmanager
