@@ -66,9 +66,8 @@ def portable_encoder(encoder: Encoder, tokenizer: Tokenizer, untitled: bool) -> 
         own: Any = parts["transformer"]
         facts |= {"special": [own.first, own.last], "transformer": json.loads(own.model.config.to_json_string(False))}
     made = xcflow_encoder.Encoder(facts)
-    prefix = "backbone." if encoder.config.kind == "both" else f"{encoder.config.kind}."
-    made.load_state_dict({name.replace("backbone.", "" if encoder.config.kind == "both" else prefix, 1): value
-                          for name, value in encoder.state_dict().items()})
+    prefix = "" if encoder.config.kind == "both" else f"{encoder.config.kind}."
+    made.load_state_dict({name.replace("backbone.", prefix, 1): value for name, value in encoder.state_dict().items()})
     return made.eval()
 
 
