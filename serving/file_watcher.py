@@ -68,11 +68,9 @@ class Watch:
 
 
 def _sha256(file: int) -> str:
-    digest, offset = hashlib.sha256(), 0
-    while block := os.pread(file, 1 << 20, offset):
-        digest.update(block)
-        offset += len(block)
-    return digest.hexdigest()
+    with open(file, "rb", closefd=False) as opened:
+        opened.seek(0)    # it stands where it was read to the last time
+        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def _close(files: dict[str, int]) -> None:
