@@ -24,6 +24,7 @@ from typing import Any, Literal, TextIO
 from cyclopts import App, CycloptsError, Parameter
 
 from data_contracts.errors import ProjectError
+from data_contracts.verdict import escape_text
 from flows.cli.commands import registry, run, stack
 from flows.cli.commands.data import data
 from flows.cli.commands.deploy import deploy
@@ -169,5 +170,5 @@ def _fail(text: str, hint: str, code: int) -> None:
     lines = [line for line in text.splitlines() if line.strip()][:5]
     message = [f"error: {lines[0] if lines else 'failed'}", *lines[1:], *([f"hint: {hint}"] if hint else [])]
     for line in message:
-        print("".join(char if char.isprintable() else ascii(char)[1:-1] for char in line), file=sys.stderr)
+        print(escape_text(line, len(line)), file=sys.stderr)
     sys.exit(code)
