@@ -14,6 +14,7 @@ VERSIONS = """
     UNION ALL SELECT name || '/' || version FROM model_versions WHERE current_stage != 'Deleted_Internal'
     ORDER BY 1"""
 
+
 def script(app: App, shell: Literal["bash", "zsh", "fish"]) -> str:
     """Return the completion script of `app` for a shell, with the names of methods and presets written into it.
 

@@ -121,5 +121,3 @@ def _quoted(text: str) -> str:
     if re.fullmatch(r"[A-Za-z0-9_@%+=:,./$-]+", plain):
         return plain
     return '"' + plain.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-

@@ -31,7 +31,7 @@ _log = logging.getLogger("serving")
 
 
 class Dispatcher:
-    """Runs `count` workers on a listening socket.
+    """Runs the workers of a board on a listening socket.
 
     on_ready: called once, when the first worker answers. notice: seconds between SIGTERM and accepting no more.
     patience: seconds for the workers to end after that.

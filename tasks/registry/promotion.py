@@ -126,7 +126,7 @@ def _decide(tracker: Tracker, ours: Version, champion: Version | None, compare: 
                                          if champion_opened else "its files cannot be opened")
     except Incomparable as error:
         return PromotionDecision(False, f"it cannot be compared with champion v{champion.version}: {error}",
-                        champion=_champion_facts(champion))
+                                 champion=_champion_facts(champion))
     score, champion_score = comparison.scores
     score, champion_score = (replace(compared, metrics={**_of_itself(version), **compared.metrics})
                              for compared, version in ((score, ours), (champion_score, champion)))

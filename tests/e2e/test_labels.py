@@ -120,7 +120,7 @@ def test_a_retraining_does_not_lose_the_edits(models):
     applied(models)
     version = models.register(1, 70.0).version
     decision = promote_by_gates(models.tracker, "xc", version,
-                       edits=partial(locked_edits, models.store, models.tracker, "xc"))
+                                edits=partial(locked_edits, models.store, models.tracker, "xc"))
     assert decision.promoted
     now = resolve(models.tracker, "xc").version
     assert models.aliases()["champion"] == now == "4" and models.versions()[3].tags["xc.base"] == version == "3"

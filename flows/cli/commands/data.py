@@ -21,7 +21,6 @@ def wordnet(folder: Path, /,
     from tasks.data.sources.wordnet import write_wordnet
 
     _check(folder, source)
-
     _print_counts(folder, write_wordnet(folder, source))
 
 
@@ -48,7 +47,6 @@ def import_(source: Path, folder: Path, /, *,
     if not 0 < test < 1 and split is None:
         raise UsageError(f"--test must be above 0 and below 1, got {test:g}: a run measures itself on the test rows",
                          hint="--test 0.2, or --split COLUMN where a column says which rows are for testing")
-
     languages = [each.strip() for each in (language or "").split(",") if each.strip()]
     _print_counts(folder, import_file(source, folder, text=text, labels=labels, content=content, uid=uid, split=split,
                                       weight=weight, separator=separator, test_fraction=test, vocabulary=vocabulary,

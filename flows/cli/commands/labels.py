@@ -78,7 +78,7 @@ def _apply(store: Any, tracker: Any, name: str) -> None:
         say(f"{name}: no label was ever added or removed")
     else:
         say(f"{name}: the champion is version {result.version}{'' if result.moved else ', as before'}: "
-             f"version {result.base} with {plural(result.added, 'label')} added and {result.removed:,} removed")
+            f"version {result.base} with {plural(result.added, 'label')} added and {result.removed:,} removed")
 
 
 def _opened(model: str, home: Path, mlflow: str) -> tuple[Any, Any, str]:
