@@ -1,9 +1,8 @@
 """A packed corpus that trains in seconds: each label has words of its own, queries contain words of their labels."""
 
-import atexit
 import json
+import pickle
 import shutil
-import tempfile
 from copy import copy
 from dataclasses import replace
 from functools import cache
@@ -16,6 +15,7 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer as Backend
 from tokenizers import models, normalizers, pre_tokenizers
 
+from tests.support.shared import shared
 from xcmodels.data.corpus import Corpus, Ragged, Texts
 from xcmodels.data.tokens import Tokenizer
 from xcmodels.method import Method
@@ -232,19 +232,31 @@ def made_by(name: str, config: Any) -> Method:
     return METHODS[name.split(maxsplit=1)[0]].make(config)
 
 
+_RESULTS = ("mined", "starts", "befores", "outs", "metrics", "vectors", "measured")
+
+
 @cache
 def trained(name: str) -> TrainedMethod:
-    """Train on the toy corpus what FAMILIES or VARIANTS has under `name`, once a session, with one thread."""
+    """Return what FAMILIES or VARIANTS has under `name`, trained on the toy corpus with one thread, once a session.
+
+    The first process that asks trains it, for seconds; the others read what it left.
+    """
     torch.set_num_threads(1)
-    corpus = _shared_corpus()
-    return train_all(corpus, made_by(name, (FAMILIES | VARIANTS)[name]), corpus.folder.parent / name)
+    corpus, method = _shared_corpus(), made_by(name, (FAMILIES | VARIANTS)[name])
+
+    def make(folder: Path) -> None:
+        shutil.rmtree(folder / "made", ignore_errors=True)    # of a process that failed: nothing may go on from it
+        made = train_all(corpus, method, folder / "made")
+        (folder / "results").write_bytes(pickle.dumps({part: getattr(made, part) for part in _RESULTS}))
+
+    folder = shared(f"toy {name}", make)
+    results = pickle.loads((folder / "results").read_bytes())
+    return TrainedMethod(corpus, method, folder / "made" / "retriever", **results)
 
 
 @cache
 def _shared_corpus() -> Corpus:
-    folder = Path(tempfile.mkdtemp(prefix="xc-toy-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return toy_corpus(folder / "corpus")
+    return Corpus(shared("toy", lambda folder: toy_corpus(folder / "corpus")) / "corpus")
 
 
 def precision(made: TrainedMethod) -> float:
