@@ -7,6 +7,7 @@ import pytest
 from tests.support.long_tests import at_length
 from tests.support.planted import QUICK_JOINT, words, write_planted
 from tests.support.run_command import prepared
+from tests.support.tiny import fresh_store
 
 # Each with its settings and what it says of what it mined; the other settings of their parts have tests of their own.
 ASTRA = {key: value for key, value in QUICK_JOINT.items() if key != "negatives"} | {
@@ -56,6 +57,7 @@ def test_labels_that_have_numbers_alone(tmp_path, xc):
     there = ("--data", str(data), "--home", str(tmp_path / "home"), "--workers", "0", "--json")
     code, _, said = xc("run", *there, "--method", "ngame", "--preset", "cpu-learned")
     assert code == 2 and "--method astra --preset cpu-numbered" in said and not (tmp_path / "home").exists()
+    fresh_store(tmp_path / "home")    # with a database, which a run would spend seconds on
     settings = [word for key, value in {**ASTRA, "start": "random", "scale": "10", "serve": "classifier"}.items()
                 for word in ("--set", f"{key}={value}")]
     code, out, said = xc("run", *there, "--method", "astra", "--preset", "cpu-learned", *settings)

@@ -21,6 +21,7 @@ from flows.services.stack import Stack
 from tests.conftest import ROOT
 from tests.support.forked import run_xc
 from tests.support.prefect_server import copy_database
+from tests.support.tiny import add_database
 
 
 class Home:
@@ -93,6 +94,7 @@ def up(folder: Path) -> Iterator[Home]:
     made = Home(folder / "home")
     made.home.mkdir(mode=0o700)
     copy_database(made.home / "prefect")
+    add_database(made.home)
     try:
         code, out, said = made.xc("up")
         assert code == 0 and not out, said

@@ -97,17 +97,17 @@ def _vocabulary() -> dict[str, int]:
     return {token: place for place, token in enumerate(["[PAD]", "[UNK]", *sorted(words | letters)])}
 
 
-def _template() -> Path:
-    """Return an empty MLflow database: its migrations take seconds."""
+def add_database(home: Path) -> None:
+    """Give a home an empty MLflow database, made once a session: its migrations take seconds."""
     from tasks.tracking.mlflow_client import make_database
 
-    return shared("mlflow-database", make_database) / "mlflow.db"
+    shutil.copy(shared("mlflow-database", make_database) / "mlflow.db", home)
 
 
 def fresh_store(home: Path) -> Store:
     """Return a new store whose HOME has an empty MLflow database."""
     store = Store(home)
-    shutil.copy(_template(), home / "mlflow.db")
+    add_database(home)
     return store
 
 
@@ -162,7 +162,7 @@ def mlflow_server(home: Path, port: int = 0) -> Iterator[tuple[str, subprocess.P
     """Run an MLflow server with its database in `home`; yield its address and process, a group of its own."""
     home.mkdir(parents=True, exist_ok=True)
     if not (home / "mlflow.db").exists():
-        shutil.copy(_template(), home / "mlflow.db")
+        add_database(home)
     port = port or free_port()
     command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", f"sqlite:///{home}/mlflow.db",
                "--artifacts-destination", str(home / "artifacts"), "--port", str(port), "--workers", "1"]
