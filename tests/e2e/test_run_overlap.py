@@ -12,11 +12,12 @@ from flows.config import RunConfig
 from flows.progress import Terminal
 from flows.run import Runner, open_run
 from tasks.core.dask_workers import Workers
-from tasks.core.step import Step, StepContext
+from tasks.core.step import Step
 from tasks.core.store import Store
 from tasks.plan import pipeline
 from tests.e2e.test_run_methods import ASTRA_ALONE
 from tests.support.home_services import prefect_client
+from tests.support.overlapping_steps import fail_always, fail_once, mine, stop, train, train_until_mined, wait_long
 from tests.support.run_command import objects, prepared
 
 
@@ -55,55 +56,6 @@ def test_a_run_overlaps_as_it_is_told(prefect_server, planted, tmp_path, overlap
 
     with temporary_settings({PREFECT_API_URL: os.environ["PREFECT_API_URL"]}):
         assert opened() == (overlap == "always")
-
-
-def fail_once(context: StepContext) -> None:
-    """A refresh whose first attempt loses its disk."""
-    mark = context.home / "failed"
-    if not mark.exists():
-        mark.touch()
-        raise ConnectionResetError("the shared folder is gone for a moment")
-    context.say("mined")
-    (context.out / "mined").write_text("x")
-
-
-def fail_always(context: StepContext) -> None:
-    """A refresh that cannot be made."""
-    raise ValueError("no negative is left")
-
-
-def train(context: StepContext) -> None:
-    """A round, which takes a while."""
-    with (context.home / "trained").open("a") as log:
-        log.write(context.out.name + "\n")
-    time.sleep(1)
-    (context.out / "model").write_text("x")
-
-
-def mine(context: StepContext) -> None:
-    """A refresh that tells when it begins."""
-    (context.home / "mining").touch()
-    (context.out / "mined").write_text("x")
-
-
-def train_until_mined(context: StepContext) -> None:
-    """A round that ends once the refresh has begun."""
-    for _ in range(600):
-        if (context.home / "mining").exists():
-            return train(context)
-        time.sleep(0.1)
-    raise TimeoutError("nothing was mined in a minute of training")
-
-
-def wait_long(context: StepContext) -> None:
-    """A refresh that takes long."""
-    time.sleep(200)
-
-
-def stop(context: StepContext) -> None:
-    """A round that is asked to stop once the refresh is under way."""
-    time.sleep(2)
-    raise Stopped("saved at step 7; the same command resumes")
 
 
 def run_steps(home, planted, refresh, round_=train):
