@@ -31,6 +31,13 @@ def whole(whole, tmp_path_factory):
     return copied(home, tmp_path_factory.mktemp("whole") / "home"), result, said
 
 
+@pytest.fixture(scope="module")
+def again(whole, planted, xc):
+    """The same command once more: what was in the home before it, and its exit code, stdout and stderr."""
+    before = objects(whole[0])
+    return before, *xc(*command(planted, whole[0]))
+
+
 def test_learns_the_planted_labels(whole):
     _, result, said = whole
     assert result["metrics"]["P/1"] > 90
@@ -39,10 +46,8 @@ def test_learns_the_planted_labels(whole):
     assert result["metrics"]["index/labels/recall/100"] > 95
 
 
-def test_second_run_redoes_nothing(whole, planted, xc):
-    home, first, _ = whole
-    before = objects(home)
-    code, out, said = xc(*command(planted, home))
+def test_second_run_redoes_nothing(whole, again):
+    (home, first, _), (before, code, out, said) = whole, again
     assert code == 0, said
     assert json.loads(out) == first
     assert (first["method"], first["preset"], first["seed"]) == ("ngame", "cpu-learned", 0)
@@ -120,11 +125,13 @@ def test_mlflow_holds_the_run(whole):
     assert str(client.get_model_version_by_alias("planted", "champion").version) == "1"
 
 
-def test_prefect_shows_what_a_person_can_read(whole, planted, xc):
-    assert xc(*command(planted, whole[0]))[0] == 0
+def test_prefect_shows_what_a_person_can_read(whole, again):
+    assert again[1] == 0, again[3]
     with prefect_client() as client:    # the server sees the runs of other tests, too
-        ours = next(run for run in client.read_flow_runs(sort=FlowRunSort.START_TIME_DESC, limit=200)
-                    if run.name == "ngame · planted" and str(whole[0]) in str(run.parameters))
+        runs = client.read_flow_runs(
+            flow_run_filter=FlowRunFilter.model_validate({"name": {"any_": ["ngame · planted"]}}),
+            sort=FlowRunSort.START_TIME_DESC, limit=200)
+        ours = next(run for run in runs if str(whole[0]) in str(run.parameters))
         below = client.read_flow_runs(
             flow_run_filter=FlowRunFilter.model_validate({"parent_flow_run_id": {"any_": [ours.id]}}))
         of_these = {"any_": [ours.id, *(run.id for run in below)]}
