@@ -26,11 +26,14 @@ from typing import Any
 from tests.support.shared import end_with_tests, shared
 
 ROOT = Path(__file__).parents[2]
+# Nearly all of `tasks`, `xcmodels` and `data_contracts` is imported by `_fill_caches`: Python finds out whether
+# `tasks.plan.pipeline` is a module by importing `tasks.plan`.
 LIBRARIES = (
     "xcmodels", "torch._dynamo", "great_expectations.expectations", "matplotlib.figure", "distributed", "faiss",
     "mlflow.pyfunc", "mlflow.store.tracking.sqlalchemy_store", "mlflow.store.model_registry.sqlalchemy_store",
     "pyarrow.parquet", "pyarrow.compute", "scipy.sparse", "tokenizers", "uvicorn", "prefect.main", "prefect.artifacts",
-    "prefect.automations", "prefect.runner.storage", "prefect.workers.process", "flows.cli.app")
+    "prefect.automations", "prefect.runner.storage", "prefect.workers.process", "flows.cli.app",
+    "tasks.session", "serving.server")
 # Modules that import Prefect, so must not be imported before the fork.
 IMPORTS_PREFECT = {"flows.deploy", "flows.deployed_flows", "flows.prefect_state", "flows.run"}
 OURS = {"data_contracts", "flows", "serving", "tasks", "xcmodels"}
