@@ -73,7 +73,7 @@ def test_it_learns_the_planted_labels(name):
 
 
 @pytest.mark.parametrize(("name", "every"), [
-    ("unidec", 1), ("astra after M1", 7), ("tas", 7), *((name, 7) for name in FAMILIES), *((name, 7) for name in LOW)])
+    ("unidec", 1), ("astra after M1", 7), ("tas", 7), *((name, 7) for name in [*FAMILIES, *LOW] if name != "unidec")])
 def test_stopped_again_and_again_it_ends_the_same(name, every, tmp_path):
     """RAMEN's bandit among it: it draws and learns as if nothing had happened."""
     toy.ends_the_same_when_stopped(trained(name), tmp_path, every)
