@@ -168,26 +168,29 @@ def test_the_alias_moves_under_load_without_a_failed_request(models):
                 began = time.monotonic()
                 reply = server.ask("/predict", {"texts": ["a wolf", "an oak", "the sea"], "k": 3})
                 model = reply.json()["model"] if reply.status == 200 else {}
-                answers.append((began, reply.status, model.get("version"), model.get("digest"), reply.body))
+                answers.append((began, time.monotonic(), reply.status, model.get("version"), model.get("digest"),
+                                reply.body))
                 stop.wait(max(0, 0.1 - (time.monotonic() - began)))
 
         threads = [threading.Thread(target=ask) for _ in range(5)]    # 50 a second together
         for thread in threads:
             thread.start()
         time.sleep(1)
-        moved = time.monotonic()
         models.promote("2")
-        time.sleep(6)
+        followed = within(5, lambda: "2" in [version for _, _, _, version, *_ in answers])
+        time.sleep(1)
         stop.set()
         for thread in threads:
             thread.join()
-        assert {status for _, status, *_ in answers} == {200}
-        assert {(version, digest) for _, _, version, digest, _ in answers} == {
+        assert {status for _, _, status, *_ in answers} == {200}
+        assert followed
+        assert {(version, digest) for *_, version, digest, _ in answers} == {
             ("1", models.digest(0)), ("2", models.digest(1))}
         # what a version answers is its own: the same texts, one answer a version
-        labels = {(version, body) for _, _, version, _, body in answers}
+        labels = {(version, body) for *_, version, _, body in answers}
         assert len(labels) == 2
-        assert max(began for began, _, version, *_ in answers if version == "1") < moved + 5
+        first = min(ended for _, ended, _, version, *_ in answers if version == "2")
+        assert max(began for began, _, _, version, *_ in answers if version == "1") < first
 
 
 def test_memory_is_bounded_while_the_alias_flips(models):
