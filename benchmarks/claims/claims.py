@@ -82,7 +82,7 @@ def _beats_all(one: str, others: Sequence[str]) -> Callable[[Results], bool]:
 def _astra(**settings: Any) -> Variant:
     """Return ASTRA from an untrained encoder and classifiers near zero, as in the paper, by 30 epochs."""
     base = {"epochs": 30, "refresh_from": 5, "refresh_every": 5, "start": "random", "scale": 1, "summed": True,
-            "label_lr": 0.05}
+            "lr": 2e-3, "token_lr": 2e-3, "label_lr": 0.05}
     return Variant("astra", {name: str(value) for name, value in (base | settings).items()})
 
 

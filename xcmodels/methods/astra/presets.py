@@ -21,13 +21,15 @@ from xcmodels.nn.encoder_config import EncoderConfig
 from xcmodels.retrieval.serving_config import CLASSIFIER, FUSED
 
 HUB = "distilbert/distilbert-base-uncased"
-_NUMBERED: dict[str, object] = {"start": "random", "scale": 10.0, "serve": CLASSIFIER}
+_NUMBERED: dict[str, object] = {"start": "random", "scale": 10.0, "serve": CLASSIFIER, "lr": 2e-3, "token_lr": 2e-3,
+                                "label_lr": 5e-3}
 _RENEE: dict[str, object] = {"every_label": True, "negatives": "random"}
 
 
 def _cpu(**changed: object) -> Settings:
-    # On two cores mining does not overlap training, so there is no reason to mine with an older model.
-    config = AstraConfig(epochs=10, batch_size=512, lr=2e-3, token_lr=2e-3, label_lr=5e-3, warmup=50, refresh_from=4,
+    # On two cores mining does not overlap training, so there is no reason to mine with an older model. Tokens stay as
+    # M1 has trained them: moved, label texts are no longer read as M1's head learned to (docs/astra.md).
+    config = AstraConfig(epochs=10, batch_size=512, lr=2e-4, token_lr=0.0, label_lr=0.03, warmup=50, refresh_from=4,
                          refresh_every=3, least_steps=2 * MIN_STEPS_PER_EPOCH, ahead=0, positives=20, hard=50,
                          uniform=1600, start="encoder", m1=M1, serve=FUSED, fusion=BOOSTED_WEIGHT_2)
     return Settings(BAG, replace(config, **changed))  # type: ignore[arg-type]
