@@ -21,8 +21,8 @@ from xcmodels.nn.devices import device
 
 Result = TypeVar("Result")
 # Settings that leave the stage of NGAME out, so that the method's own is the first, and train its tokens.
-_WHOLE = {"start": "label", "lr": "2e-3", "token_lr": "2e-3", "label_lr": "5e-3"}
-OWN_STAGE = {"astra": _WHOLE, "renee": _WHOLE}
+_WITHOUT_M1 = {"start": "label", "lr": "2e-3", "token_lr": "2e-3", "label_lr": "5e-3"}
+OWN_STAGE = {"astra": _WITHOUT_M1, "renee": _WITHOUT_M1}
 
 
 def cpu_config(method: str) -> Any:

@@ -32,7 +32,7 @@ _LABELS = 4096      # columns of a block of scores
 _STRIPES = 16       # a block's columns are compared by the maximum over this many stripes first
 _GROUPS = 8         # groups whose labels are chosen by one product
 _SAMPLE = 1 << 16   # labels whose scores estimate the threshold of a share
-_WHOLE = 0.999      # share of the labels of which no entry is cut: one long vector would leave the others few integers
+_UNCUT = 0.999      # share of the labels of which no entry is cut: one long vector would leave the others few integers
 # Of a candidate's sort key: query, then score, then label; 8 bits are left for the query.
 _SCORE_BITS = 26
 _LABEL_BITS = 29
@@ -143,7 +143,7 @@ def build(vectors: np.ndarray, queries: np.ndarray, k: int, *, seed: int, rows: 
     mean = vectors.mean(axis=0, dtype=np.float64).astype(np.float32)
     parts = [slice(start, start + _SAMPLE) for start in range(0, len(vectors), _SAMPLE)]
     peaks = np.concatenate([np.abs(vectors[part] - mean).max(axis=1) for part in parts])
-    scale = largest_entry(vectors.shape[1]) / (float(np.quantile(peaks, _WHOLE, method="lower")) or 1.0)
+    scale = largest_entry(vectors.shape[1]) / (float(np.quantile(peaks, _UNCUT, method="lower")) or 1.0)
     codes = np.empty(vectors.shape, dtype=np.int8)
     for part in parts:
         codes[part] = quantised(vectors[part] - mean, scale)
