@@ -15,8 +15,8 @@ import torch
 
 from xcmodels.method import Method, Round, Stage
 from xcmodels.mining import grouped_index, query_groups
+from xcmodels.mining.negatives import processor_index
 from xcmodels.nn.transformer import build_transformer, load_transformer
-from xcmodels.retrieval import ann
 from xcmodels.retrieval.examples import MAX_EXAMPLES
 from xcmodels.retrieval.vector_codes import codes_of
 from xcmodels.training.optimisers import Optimisers
@@ -171,11 +171,7 @@ def _shared_files(mining: Round, size: Size, width: int) -> float:
 
 
 def _index_kind(stage: Stage[Any], labels: int) -> str:
-    """Return the kind of index that a stage mines with: what `build_index` chooses where no GPU has room."""
-    kind = str(stage.settings.get("index", "auto"))
-    if kind == "auto":
-        return "exact" if ann.choose(kind, labels) == "exact" else grouped_index.KIND
-    return kind
+    return processor_index(str(stage.settings.get("index", "auto")), labels)
 
 
 def _on_dask(size: Size) -> bool:
