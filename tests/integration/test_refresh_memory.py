@@ -45,8 +45,8 @@ def test_a_search_holds_what_is_told_by_threads_and_width(monkeypatch, threads, 
     """One figure, of two threads and 64 dimensions, was told for all: a ninth with eight threads and 384."""
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     part = told(Size(LABELS, 1000), width)[f"the search, by {threads} threads"]
-    # on busy processors not all threads are at their peak at once
-    assert part / 2 < in_new_process(search_bytes, threads, width) < 1.35 * part
+    # not all threads are at their peak at once, and each has memory of its own that it keeps
+    assert part / 2 < in_new_process(search_bytes, threads, width) < 1.6 * part
 
 
 def cluster_bytes(points):
