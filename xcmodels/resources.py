@@ -115,18 +115,20 @@ def with_width(config: Any, width: int | None) -> Any:
 
 
 def budget(method: Method, size: Size, rates: Mapping[str, Any], stage: str = "") -> Budget:
-    """Return what a stage of a method needs, by default the largest one; rates: what `read_rates` returns."""
+    """Return what a stage needs, by default the one that holds most for a label; rates: what `read_rates` returns."""
     probed = [(candidate, *_stage_bytes(candidate, method.width, size)) for candidate in method.stages
               if stage in ("", candidate.name)]
-    largest, (table, moments), fixed, _ = max(probed, key=lambda probe: sum(probe[1]) * size.labels + probe[2])
+    largest, (table, moments), _, _ = max(probed, key=lambda probe: (sum(probe[1]), probe[2]))
+    held = {candidate: sum(of_labels) * size.labels + rest for candidate, of_labels, rest, _ in probed}
+    state = max(held.values())    # at a round's end, and of a step checkpoint
+    # of the stage that holds most of it: a later one may leave the encoder as it is, without moments
+    fixed = state - (table + moments) * size.labels
     encoder = max(probe[3] for probe in probed)
-    rounds = largest.rounds
-    refreshes = [round_ for round_ in rounds if round_.mines]
+    refreshes = [round_ for round_ in largest.rounds if round_.mines]
     timed = method.stages[0] if largest.frozen else largest    # rates are of the stage that encodes
     width, processes = method.width, max(size.gpus, 1)
     shares = processes * size.machines
     train = DEVICE if size.gpus else HOST
-    state = (table + moments) * size.labels + fixed    # of a round's end, and of a step checkpoint
     parts = [
         Part(train, ROUND, "label vectors", table * size.labels / shares),
         Part(train, ROUND, "their moments", moments * size.labels / shares),
@@ -135,7 +137,8 @@ def budget(method: Method, size: Size, rates: Mapping[str, Any], stage: str = ""
         Part(HOST, "", "processes", _rates_at(rates, "cpu", method, width).get("process", 0.0) * processes),
         Part(HOST, "", "files mapped, as far as there is room", _corpus(size), mapped=True),
         Part(DISK, "", "the packed data", _corpus(size)),
-        Part(DISK, "", "checkpoints of rounds, until the retriever stands", len(rounds) * state),
+        Part(DISK, "", "checkpoints of rounds, until the retriever stands",
+             sum(len(candidate.rounds) * own for candidate, own in held.items())),
         Part(DISK, ROUND, "its step checkpoint beside the last one, or beside its result", state),
         Part(DISK, "", "the retriever", encoder + _examples(size) + 24 * size.vocabulary
              + (2 * 4.0 * width + codes_of(width) / 2 + 6 * size.tokens) * size.labels),

@@ -45,8 +45,12 @@ class TrainingPlan:
 
     @classmethod
     def of(cls, config: Any, tables: Mapping[str, RowRule]) -> "TrainingPlan":
-        """Return the plan of a configuration whose settings are called as the fields here are."""
-        return cls(config.epochs, config.batch_size, getattr(config, "lr", 0.0), tables, config.warmup,
+        """Return the plan of a configuration whose settings are called as the fields here are.
+
+        A table at rate 0 is not in it: it stays as it is, and costs neither a gradient nor moments.
+        """
+        trained = {name: rule for name, rule in tables.items() if rule.lr}
+        return cls(config.epochs, config.batch_size, getattr(config, "lr", 0.0), trained, config.warmup,
                    decay=getattr(config, "decay", "linear"), least_steps=config.least_steps,
                    most_steps=config.most_steps)
 

@@ -9,14 +9,17 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support.toy import toy_config, toy_corpus, trained
+from tests.support.toy import ASTRA, toy_config, toy_corpus, trained
 from tests.training.test_training import MINED, again
+from xcmodels.data import seeds
 from xcmodels.method import Mined
+from xcmodels.methods.astra.stages import AstraStage
 from xcmodels.methods.ngame.method import ngame
 from xcmodels.methods.ngame_m1 import STAGE, EncoderModule
 from xcmodels.mining.clustering import balanced_kmeans
 from xcmodels.training.local_run import run_round
 from xcmodels.training.optimisers import Optimisers
+from xcmodels.training_plan import RowRule
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -43,6 +46,27 @@ def test_the_learning_rate_rises_and_falls():
     assert max(rates) == rates[4] == pytest.approx(1 - 4 / 108)
     assert rates[-1] == pytest.approx(1 / 108)
     assert all(rate > 0 for rate in rates)
+
+
+def test_a_table_at_rate_0_stays_without_gradients_and_all_else_is_trained_alike(corpus):
+    """ASTRA's tokens in the CPU presets; the rule of rate 0 is what a stage without it is compared with."""
+    stage = AstraStage(replace(ASTRA, token_lr=0.0))
+    rows, round_ = corpus.training_rows()[:32], stage.rounds[0]
+    ends = []
+    for tables in (stage.plan.tables, {**stage.plan.tables, "tokens": RowRule(0.0)}):
+        model = stage.build(corpus, {})
+        stage.begin(model, corpus, None)
+        optimisers = Optimisers(model.train(), replace(stage.plan, tables=tables))
+        for step in range(3):
+            optimisers.begin(1.0)
+            batch = stage.batch(corpus, round_, Mined({}), rows, seeds.generator(0, "step", step))
+            sum(stage.loss(model, batch).values()).backward()
+            gathered = len(model.encoder.tables()["tokens"]._gathered)
+            optimisers.finish()
+        ends.append((model.state_dict(), gathered, list(optimisers.rows)))
+    (left_out, none, named), (at_0, some, all_named) = ends
+    assert (none, some, named, all_named) == (0, 1, ["labels"], ["tokens", "labels"])
+    assert all(torch.equal(value, at_0[name]) for name, value in left_out.items())
 
 
 def test_small_data_makes_small_batches():

@@ -80,17 +80,19 @@ def test_a_size_that_there_is_not_is_refused(tmp_path, option, value):
         sizing("astra", "cpu", {}, size, width=WIDTH, home=tmp_path, gpu_memory=given["gpu-memory"])
 
 
-def on_disk(name, size, phase):
-    return {part.what: part.size for part in budget(method_of(name), size, {}).held(DISK, phase)}
+def on_disk(name, size, phase, stage=""):
+    return {part.what: part.size for part in budget(method_of(name), size, {}, stage).held(DISK, phase)}
 
 
 @pytest.mark.parametrize("name", ["unidec", "renee"])
 def test_the_disk_holds_a_step_checkpoint_beside_what_rounds_leave(name):
-    """Two while one replaces the other, or one beside the round's result."""
-    told = on_disk(name, Size(10**6, 10**6), ROUND)
-    rounds = len(method_of(name).stages[-1].rounds)
-    kept = told["checkpoints of rounds, until the retriever stands"]
-    assert told["its step checkpoint beside the last one, or beside its result"] == pytest.approx(kept / rounds)
+    """Two while one replaces the other, or one beside the round's result; every round of every stage leaves one."""
+    size, kept = Size(10**6, 10**6), "checkpoints of rounds, until the retriever stands"
+    told = on_disk(name, size, ROUND)
+    of_rounds = {len(stage.rounds): on_disk(name, size, ROUND, stage.name)[kept] for stage in method_of(name).stages}
+    assert told[kept] == pytest.approx(sum(of_rounds.values()))
+    assert told["its step checkpoint beside the last one, or beside its result"] == pytest.approx(
+        max(left / rounds for rounds, left in of_rounds.items()))
 
 
 def test_the_disk_holds_the_vectors_that_a_frozen_stage_trains_on():

@@ -37,6 +37,7 @@ class RowTable(nn.Module):
         self.holds_all_rows = n is None or distributed.count() == 1    # alike in every process: all of them then sum
         self._gathered: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._summed: list[Rows] = []    # gradients of rows gathered earlier in the step
+        self.trained = True    # whether it has an optimiser; otherwise its rows need no gradient
         self.in_parts = False    # each row is gathered once a step, so that its gradient is then complete
         self.update: Callable[[torch.Tensor, torch.Tensor], None] | None = None    # in a step: of its optimiser
         self.decay: Decay | None = None    # of its weights, pending for rows that are not touched
@@ -84,13 +85,14 @@ class RowTable(nn.Module):
     def gather(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return (rows (u, d), inverse (k,)) with `rows[inverse]` the rows of `ids` (k,).
 
-        In training mode the rows are a leaf whose gradient `take_gradients` will return.
+        In training mode the rows of a table that is trained are a leaf whose gradient `take_gradients` will return.
         """
-        if not (self.training and torch.is_grad_enabled()) and self.holds_all_rows and self.dtype == self.weight.dtype:
+        learns = self.trained and self.training and torch.is_grad_enabled()
+        if not learns and self.holds_all_rows and self.dtype == self.weight.dtype:
             return self.weight, ids
         unique, inverse = torch.unique(ids.long(), return_inverse=True)    # rows are written back by int64 ids
         leaf = self.read(unique)
-        if self.training and torch.is_grad_enabled():
+        if learns:
             self._pass_on()
             self._gathered.append((unique, leaf.requires_grad_()))
         return leaf, inverse

@@ -25,6 +25,8 @@ class Optimisers:
             groups, lr=plan.lr, weight_decay=0.0, fused=_on_gpu(model) or None) if groups else None
         self.rows = {name: _row_optimiser(table, plan.tables[name]) for name, table in model.tables().items()
                      if name in plan.tables}
+        for name, table in model.tables().items():
+            table.trained = name in self.rows
 
     def begin(self, factor: float, key: int = 0) -> None:
         """Begin a step before the backward pass, which then updates tables in parts as it computes their gradients.
