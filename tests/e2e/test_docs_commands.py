@@ -52,6 +52,7 @@ LISTED = {
     "xc run --data data/wordnet --budget": "minutes of training; tests/integration/test_config_file.py has it chosen",
     **dict.fromkeys(("python -m benchmarks.gpu --data", "python -m benchmarks.gpu --device"),
                     "wants a GPU; tests/integration/test_gpu_benchmark.py runs it at a small size"),
+    "python -m benchmarks.held_out": "a data set of the line above; tests/unit/test_held_out.py cuts one",
     "python -m benchmarks.datasets": "packages from the network; tests/unit/test_datasets.py tries its parsers",
     **{start: "Annif; tests/integration/test_serving_annif.py runs it where ANNIF names one" for start in (
         "annif load-vocab", "annif eval", 'echo "On cats of region 3"')},
