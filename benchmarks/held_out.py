@@ -10,6 +10,7 @@ counts, settings win by which a model learns its training pairs by heart. Metada
 
 import gzip
 import json
+import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -29,15 +30,15 @@ Pairs = list[tuple[int, int]]
 
 def main(data: Folder, out: Path) -> None:
     """Write the validation data set, and print how many texts it has and how many pairs do not count."""
-    rows, labels = list(_lines(data / "trn.json.gz")), list(_lines(data / "lbl.json.gz"))
+    rows = list(_lines(data / "trn.json.gz"))
     filters = data / "filter_labels_train.txt"
     own = _by_first(map(int, line.split()) for line in filters.read_text().splitlines()) if filters.exists() else {}
-    train, held, hidden = cut(rows, own, [hash_fraction(row["uid"], "held out") < SHARE for row in rows])
+    train, held, hidden = hold_out(rows, own, [hash_fraction(row["uid"], "held out") < SHARE for row in rows])
     about = json.loads((data / ABOUT).read_text()) if (data / ABOUT).exists() else {}
     with raw_folder(out, {"name": out.name} | {key: about[key] for key in KEPT if key in about}) as folder:
         write_json_lines(folder / "trn.json.gz", (rows[number] for number in train))
         write_json_lines(folder / "tst.json.gz", held)
-        write_json_lines(folder / "lbl.json.gz", labels)
+        shutil.copyfile(data / "lbl.json.gz", folder / "lbl.json.gz")
         write_pairs(folder / "filter_labels_train.txt",
                     [(place, label) for place, number in enumerate(train) for label in own.get(number, ())])
         write_pairs(folder / "filter_labels_test.txt", hidden)
@@ -46,11 +47,12 @@ def main(data: Folder, out: Path) -> None:
     print(f"{len(train):,} training texts, {len(held):,} held out; {count:,} of their pairs do not count")
 
 
-def cut(rows: Sequence[Row], own: Mapping[int, Sequence[int]],
-        is_held: Sequence[bool]) -> tuple[list[int], list[Row], Pairs]:
+def hold_out(rows: Sequence[Row], own: Mapping[int, Sequence[int]],
+             is_held: Sequence[bool]) -> tuple[list[int], list[Row], Pairs]:
     """Return the numbers of the training rows, the rows held out with their labels, and the filter pairs of these.
 
-    own: the labels that a row itself is, by its number. A row of which no label is left is left out.
+    own: the labels that a row itself is, by its number, as filter pairs of training texts say. A row of which no label
+    is left is left out. The rule of xcmodels.retrieval.calibration.HeldOut, on a raw folder.
     """
     train = [number for number, held in enumerate(is_held) if not held]
     having = _by_first((label, number) for number in train for label in rows[number]["target_ind"])

@@ -15,7 +15,7 @@ import torch
 
 from xcmodels.method import Method, Round, Stage
 from xcmodels.mining import grouped_index, query_groups
-from xcmodels.mining.negatives import processor_index
+from xcmodels.mining.negatives import index_kind_on_cpu
 from xcmodels.nn.transformer import build_transformer, load_transformer
 from xcmodels.retrieval.examples import MAX_EXAMPLES
 from xcmodels.retrieval.vector_codes import codes_of
@@ -118,14 +118,14 @@ def budget(method: Method, size: Size, rates: Mapping[str, Any], stage: str = ""
     """Return what a stage needs, by default the one that holds most for a label; rates: what `read_rates` returns."""
     probed = [(candidate, *_stage_bytes(candidate, method.width, size)) for candidate in method.stages
               if stage in ("", candidate.name)]
-    largest, (table, moments), _, _ = max(probed, key=lambda probe: (sum(probe[1]), probe[2]))
+    label_stage, (table, moments), _, _ = max(probed, key=lambda probe: (sum(probe[1]), probe[2]))
     held = {candidate: sum(of_labels) * size.labels + rest for candidate, of_labels, rest, _ in probed}
     state = max(held.values())    # at a round's end, and of a step checkpoint
     # of the stage that holds most of it: a later one may leave the encoder as it is, without moments
     fixed = state - (table + moments) * size.labels
     encoder = max(probe[3] for probe in probed)
-    refreshes = [round_ for round_ in largest.rounds if round_.mines]
-    timed = method.stages[0] if largest.frozen else largest    # rates are of the stage that encodes
+    refreshes = [round_ for round_ in label_stage.rounds if round_.mines]
+    timed = method.stages[0] if label_stage.frozen else label_stage    # rates are of the stage that encodes
     width, processes = method.width, max(size.gpus, 1)
     shares = processes * size.machines
     train = DEVICE if size.gpus else HOST
@@ -147,12 +147,12 @@ def budget(method: Method, size: Size, rates: Mapping[str, Any], stage: str = ""
         states = _states(method, size)
         parts += [Part(DISK, "", "states of frozen layers", states),
                   Part(HOST, "", "states of frozen layers, mapped as far as there is room", states, mapped=True)]
-    if largest.frozen:    # others encode the labels' texts part by part
+    if label_stage.frozen:    # others encode the labels' texts part by part
         parts.append(Part(HOST, ROUND, "what label vectors start from", 4.0 * width * size.labels))
     if embeds := any(step.kind == EMBED for step in training_steps(method)):
         parts.append(Part(DISK, "", "vectors of points and labels", 4.0 * width * size.texts))
     if refreshes:
-        parts += _refresh_parts(largest, refreshes[-1], size, width)
+        parts += _refresh_parts(label_stage, refreshes[-1], size, width)
         parts.append(Part(HOST, REFRESH, "the model that it mines with", table * size.labels + fixed / 3))
         if _on_dask(size) and not embeds:
             parts.append(Part(DISK, REFRESH, "what Dask workers share", _shared_files(refreshes[-1], size, width)))
@@ -174,7 +174,7 @@ def _shared_files(mining: Round, size: Size, width: int) -> float:
 
 
 def _index_kind(stage: Stage[Any], labels: int) -> str:
-    return processor_index(str(stage.settings.get("index", "auto")), labels)
+    return index_kind_on_cpu(str(stage.settings.get("index", "auto")), labels)
 
 
 def _on_dask(size: Size) -> bool:

@@ -15,21 +15,22 @@ def row(uid, *labels):
 def test_pairs_that_training_shows_the_other_way_round_do_not_count():
     """Rows 0 to 3 are labels 0 to 3; row 0 is held out, and training has it as a label of row 1, not of row 2."""
     rows = [row("a", 1, 2), row("b", 0, 2), row("c", 3), row("d", 1)]
-    train, held, hidden = held_out.cut(rows, {number: [number] for number in range(4)}, [True, False, False, False])
+    own = {number: [number] for number in range(4)}
+    train, held, hidden = held_out.hold_out(rows, own, [True, False, False, False])
     assert train == [1, 2, 3] and held == [rows[0]]
     assert hidden == [(0, 0), (0, 1)]    # itself, and the text that has it as its label
 
 
 def test_labels_that_no_training_text_has_are_left_out_and_so_is_a_text_without_others():
     rows = [row("a", 0, 1), row("b", 0), row("c", 1, 2), row("d", 2)]
-    train, held, hidden = held_out.cut(rows, {}, [True, False, True, True])
+    train, held, hidden = held_out.hold_out(rows, {}, [True, False, True, True])
     assert train == [1] and hidden == []
     assert [(kept["uid"], kept["target_ind"], kept["target_rel"]) for kept in held] == [("a", [0], [1.0])]
 
 
 def test_what_is_written_is_a_raw_data_set_of_the_same_labels(tmp_path, capsys):
     rows = [row(f"t{number}", number, (number + 1) % 60, 60) for number in range(60)]
-    raw, out = tmp_path / "raw", tmp_path / "cut"
+    raw, out = tmp_path / "raw", tmp_path / "held-out"
     raw.mkdir()
     write_json_lines(raw / "trn.json.gz", rows)
     write_json_lines(raw / "lbl.json.gz", [{"uid": f"l{label}", "title": f"label {label}", "content": ""}
@@ -44,5 +45,5 @@ def test_what_is_written_is_a_raw_data_set_of_the_same_labels(tmp_path, capsys):
     own = [tuple(map(int, line.split())) for line in (out / "filter_labels_train.txt").read_text().splitlines()]
     assert own == [(place, int(each["uid"][1:])) for place, each in enumerate(train)]
     about = json.loads((out / "dataset.json").read_text())
-    assert about["name"] == "cut" and about["licence"] == "CC0" and "tst.json.gz" in about["files"]
+    assert about["name"] == "held-out" and about["licence"] == "CC0" and "tst.json.gz" in about["files"]
     assert f"{len(train)} training texts, {len(test)} held out" in capsys.readouterr().out

@@ -73,7 +73,7 @@ class GroupedIndex(LabelIndex):
         starts = np.flatnonzero(np.diff(group[order], prepend=-1))
         members = np.split(order, starts[1:])
 
-        def search(rows: np.ndarray, labels: np.ndarray) -> None:
+        def search_group(rows: np.ndarray, labels: np.ndarray) -> None:
             gathered = _gathered(self.codes, labels)
             for start in range(0, len(rows), _QUERIES):
                 part = rows[start:start + _QUERIES]
@@ -84,7 +84,7 @@ class GroupedIndex(LabelIndex):
             some = members[first:first + _GROUPS]
             # a call a group, so that its codes are let go before the next group's are gathered
             for rows, labels in zip(some, self._chosen(group[[rows[0] for rows in some]]), strict=True):
-                search(rows, labels)
+                search_group(rows, labels)
 
         query_groups.in_threads(search_groups, range(0, len(starts), _GROUPS))
         return out

@@ -75,12 +75,12 @@ def build_index(labels: np.ndarray, queries: np.ndarray, rows: np.ndarray, k: in
     """
     if kind == "auto" and gpu_index.has_room(labels):
         return GpuIndex(ann.build(labels, "exact"))
-    if (kind := processor_index(kind, len(labels))) == grouped_index.KIND:
+    if (kind := index_kind_on_cpu(kind, len(labels))) == grouped_index.KIND:
         return grouped_index.build(labels, queries, k, rows=rows, seed=seed)
     return PerQueryIndex(ann.build(labels, kind))
 
 
-def processor_index(kind: str, labels: int) -> str:
+def index_kind_on_cpu(kind: str, labels: int) -> str:
     """Return the kind of index that `build_index` makes of so many labels where no GPU has room for them."""
     if kind == "auto":
         return "exact" if ann.choose(kind, labels) == "exact" else grouped_index.KIND
