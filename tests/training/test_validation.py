@@ -11,13 +11,14 @@ from safetensors.torch import load_file
 from tests.support.toy import trained
 from xcmodels.data.batching import BatchSide
 from xcmodels.data.corpus import Ragged
+from xcmodels.data.held_out import HeldOut
 from xcmodels.method import Mined
 from xcmodels.methods.presets import resolve
 from xcmodels.methods.siamesexml.stages import ExtremeModule
 from xcmodels.training import loop
 from xcmodels.training.checkpoint import read_model
 from xcmodels.training.local_run import run_round
-from xcmodels.training.loop import P1, precision, validation_rows
+from xcmodels.training.loop import P1, places_of, precision
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +30,7 @@ def toy():
 @pytest.mark.parametrize("name", ["encoder round 1", "classifier round 0"])
 def test_training_ends_with_the_same_bits_whether_it_is_judged_or_not(toy, tmp_path, monkeypatch, name):
     """Also: the mode that dropout goes by is back after each epoch."""
-    monkeypatch.setattr(loop, "validation_rows", lambda corpus: np.empty(0, np.int64))
+    monkeypatch.setattr(loop, "is_validated", lambda corpus: False)
     round_ = toy.rounds[name]
     out, measured = run_round(toy.corpus, toy.method.stage(round_.stage), round_, toy.mined[name], tmp_path,
                               start=toy.starts[name], before=toy.befores[name])
@@ -40,31 +41,41 @@ def test_training_ends_with_the_same_bits_whether_it_is_judged_or_not(toy, tmp_p
         assert all(torch.equal(mine[key], judged[key]) for key in judged)
 
 
-def test_it_is_what_exact_search_finds_less_filter_pairs(toy):
-    name = "encoder round 2"
-    model, rows = read_model(toy.method.stage("encoder"), toy.corpus, toy.outs[name]), validation_rows(toy.corpus)
-    assert len(rows) > 50 and set(rows) <= set(toy.corpus.validation)
-    queries, labels = toy.method.stage("encoder").ranking_vectors(model.eval(), toy.corpus, Mined(), rows)
-    filters, truth, hits = toy.corpus.filters["train"], toy.corpus.positives["train"], 0
-    assert any(len(filters[row]) for row in rows)
-    for row, query in zip(rows, queries, strict=True):
-        best = next(label for label in np.argsort(-labels @ query) if label not in filters[row])
-        hits += best in truth[row]
-    assert toy.metrics[name][-1][P1] == pytest.approx(100 * hits / len(rows))
-    assert precision(toy.method.stage("encoder"), model, toy.corpus, Mined(), rows) == toy.metrics[name][-1][P1]
+def test_it_is_what_exact_search_finds_among_what_a_test_would_judge(toy):
+    """Less filter pairs, pairs that training shows the other way round and labels that no training query has."""
+    name, corpus = "encoder round 2", toy.corpus
+    held = HeldOut.of(corpus)
+    model, places = read_model(toy.method.stage("encoder"), corpus, toy.outs[name]), places_of(held)
+    assert len(places) > 50
+    queries, labels = toy.method.stage("encoder").ranking_vectors(model.eval(), corpus, Mined(),
+                                                                  corpus.validation[places])
+    filters, truth, rows, hits = corpus.filters["train"], corpus.positives["train"], corpus.training_rows(), 0
+    known = set(truth.subset(rows).values.tolist())
+    shown = {(label, own) for row in rows for label in truth[row].tolist() for own in filters[row].tolist()}
+    assert any(len(filters[row]) for row in corpus.validation[places])
+    for row, query in zip(corpus.validation[places], queries, strict=True):
+        own = filters[row].tolist()
+        judged = [label for label in np.argsort(-labels @ query).tolist()
+                  if label in known and label not in own and not any((mine, label) in shown for mine in own)]
+        hits += judged[0] in truth[row]
+        assert set(truth[row].tolist()) & set(judged)
+    assert toy.metrics[name][-1][P1] == pytest.approx(100 * hits / len(places))
+    again = precision(toy.method.stage("encoder"), model, corpus, Mined(), held)
+    assert again == toy.metrics[name][-1][P1]
 
 
-def corpus_of(labels: int, queries: int, held_out: int) -> Any:
-    return SimpleNamespace(n_labels=labels, validation=np.arange(held_out), training_rows=lambda: range(queries),
-                           train_positives=Ragged(np.arange(held_out + 1), np.zeros(held_out, np.int32)))
+@pytest.mark.parametrize(("labels", "queries", "judged"), [
+    (1001, 1000, False), (1000, 1000, True), (200_000, 10**6, True), (200_001, 10**6, False)])
+def test_where_it_would_cost_an_epoch_is_not_judged(labels, queries, judged):
+    corpus: Any = SimpleNamespace(n_labels=labels, training_rows=lambda: range(queries))
+    assert loop.is_validated(corpus) == judged
 
 
-@pytest.mark.parametrize(("labels", "queries", "held_out", "judging"), [
-    (100, 1000, 0, 0), (100, 1000, 50, 50), (100, 1000, 5000, 500), (1001, 1000, 50, 0), (1000, 1000, 50, 50),
-    (200_000, 10**6, 50, 50), (200_001, 10**6, 50, 0)])
-def test_where_it_would_cost_an_epoch_is_not_judged(labels, queries, held_out, judging):
-    rows = validation_rows(corpus_of(labels, queries, held_out))
-    assert len(rows) == len(set(rows)) == judging <= loop.VALIDATION_QUERIES
+@pytest.mark.parametrize(("queries", "judged"), [(0, 0), (50, 50), (5000, 500)])
+def test_at_most_so_many_queries_are_judged(queries, judged):
+    truth, none = np.arange(queries) * 101, Ragged(np.zeros(queries + 1, np.int64), np.zeros(0, np.int32))
+    places = places_of(HeldOut(truth, none, np.ones(101, bool)))
+    assert len(places) == len(set(places)) == judged <= loop.VALIDATION_QUERIES
 
 
 def test_labels_of_a_partition_are_judged_under_its_layer(toy):

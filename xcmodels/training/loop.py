@@ -16,11 +16,12 @@ import torch
 from xcmodels.data import seeds
 from xcmodels.data.batching import Batch
 from xcmodels.data.corpus import Corpus
+from xcmodels.data.held_out import HeldOut
+from xcmodels.data.sorted_ids import isin_sorted, unique
 from xcmodels.method import Mined, Round, Stage
 from xcmodels.nn import distributed
 from xcmodels.nn.devices import device, fast_products, keep_freed_memory
 from xcmodels.nn.row_table import Model
-from xcmodels.predictions import match
 from xcmodels.training.checkpoint import (
     OPTIMISER,
     Position,
@@ -148,10 +149,10 @@ class _Loop:
 
     def validate(self) -> dict[str, float]:
         """Return P@1 of the model on validation queries, where that is cheap; leave the model in training mode."""
-        if not len(rows := validation_rows(self.corpus)):
+        if not is_validated(self.corpus) or not len((held := HeldOut.of(self.corpus)).truth):
             return {}
         try:
-            return {P1: precision(self.stage, self.model.eval(), self.corpus, self.mined, rows)}
+            return {P1: precision(self.stage, self.model.eval(), self.corpus, self.mined, held)}
         finally:
             self.model.train()
 
@@ -219,32 +220,35 @@ def _makers() -> int:
     return 1 if device().type == "cpu" else max(1, min(MAKERS, (os.cpu_count() or 1) - 1))
 
 
-def validation_rows(corpus: Corpus) -> np.ndarray:
-    """Return the rows of the validation queries that epochs are validated on, evenly spaced; none where that is costly.
+def is_validated(corpus: Corpus) -> bool:
+    """Return whether epochs are validated: where that is cheap.
 
     A dual encoder encodes every label's text for it, forward only: with as many labels as training texts, a sixth of
     the epoch's forward and backward passes, and more with more labels. So it is skipped with more than
     VALIDATION_LABELS labels, or more labels than training texts.
     """
-    rows = corpus.validation[corpus.train_positives.lengths[corpus.validation] > 0]
-    if not len(rows) or corpus.n_labels > min(VALIDATION_LABELS, len(corpus.training_rows())):
-        return rows[:0]
-    return rows[np.linspace(0, len(rows) - 1, min(VALIDATION_QUERIES, len(rows))).astype(np.int64)]
+    return corpus.n_labels <= min(VALIDATION_LABELS, len(corpus.training_rows()))
 
 
-def precision(stage: Stage[Any], model: Model, corpus: Corpus, mined: Mined, rows: np.ndarray) -> float:
-    """Return P@1 of `rows` of the training side, in percent, by exact search without their filter pairs.
+def places_of(held: HeldOut) -> np.ndarray:
+    """Return the places in the split of the validation queries that epochs are validated on, evenly spaced."""
+    places = unique(held.truth // len(held.has_query))
+    return places[np.linspace(0, len(places) - 1, min(VALIDATION_QUERIES, len(places))).astype(np.int64)]
+
+
+def precision(stage: Stage[Any], model: Model, corpus: Corpus, mined: Mined, held: HeldOut) -> float:
+    """Return P@1 of validation queries, in percent, by exact search among the labels that are judged.
 
     No random number is drawn and no weight changed, so training ends with the same bits with or without it.
     """
-    queries, labels = stage.ranking_vectors(model, corpus, mined, rows)
-    filters = corpus.filters["train"]
-    best = np.empty((len(rows), 1), np.int64)
-    for start in range(0, len(rows), _TOGETHER):
-        part = rows[start:start + _TOGETHER]
+    places = places_of(held)
+    queries, labels = stage.ranking_vectors(model, corpus, mined, corpus.validation[places])
+    best = np.empty(len(places), np.int64)
+    for start in range(0, len(places), _TOGETHER):
+        part = places[start:start + _TOGETHER]
         scores = queries[start:start + _TOGETHER] @ labels.T
-        excluded, lengths = filters.take(part)
-        scores[np.repeat(np.arange(len(part)), lengths), excluded] = -np.inf
-        best[start:start + _TOGETHER, 0] = scores.argmax(1)
-    truth = corpus.train_positives.subset(rows)
-    return 100 * float(match(best, truth, None, corpus.n_labels).hits[:, 0].mean())
+        unjudged, lengths = held.unjudged.take(part)
+        scores[np.repeat(np.arange(len(part)), lengths), unjudged] = -np.inf
+        scores[:, ~held.has_query] = -np.inf
+        best[start:start + _TOGETHER] = scores.argmax(1)
+    return 100 * float(isin_sorted(places * corpus.n_labels + best, held.truth).mean())
