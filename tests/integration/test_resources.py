@@ -84,7 +84,7 @@ def test_a_small_plan_is_of_the_widths_of_its_preset_and_counts_the_encoder(cli,
 @pytest.mark.parametrize("width", [64, 768])
 @pytest.mark.parametrize("name", ["ngame", "astra", "renee", "unidec", "siamesexml", "siamesexml++"])
 def test_tables_of_low_bytes_take_at_most_three_bytes_a_value(name, width):
-    """With their moments: 12 d bytes a label, or 8 d, as they come."""
+    """With their moments and counts: 12 d + 4 bytes a label, or 8 d, as they come."""
     size, config = Size(10**6, 10**6), with_width(resolve(name, "cpu", {}).method, width)
     full, low = (held(budget(METHODS[name].make(made), size, {}), HOST, ROUND) for made in (config, low_bytes(config)))
     of_full, of_low = ((parts["label vectors"] + parts["their moments"]) / size.labels for parts in (full, low))

@@ -244,3 +244,12 @@ def test_every_preset_mines_what_it_is_to(method, preset):
 def test_a_preset_without_its_method_is_refused(cli):
     code, out, err = cli("presets", "--preset", "cpu-quick")
     assert code == 2 and not out and "no --method is given" in err and "--method NAME --preset cpu-quick" in err
+
+
+@pytest.mark.parametrize(("method", "rate"), [
+    ("ngame", "m1.table_lr"), ("astra", "m1.table_lr"), ("unidec", "token_lr"), ("siamesexml", "siamese.table_lr")])
+def test_tokens_that_start_at_random_train_at_three_times_the_rate(method, rate):
+    packaged, learned = (flat(resolve(method, preset, {})) for preset in ("cpu", "cpu-learned"))
+    assert learned[rate] == 3 * packaged[rate] > 0
+    changed = {key for key in packaged if packaged[key] != learned[key]}
+    assert changed == {rate, "prepare.tokenizer", "encoder.source", "encoder.idf_power"}

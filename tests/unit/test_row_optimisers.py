@@ -51,13 +51,11 @@ def by_loop(kind, start):
         for row in sorted({*a.tolist(), *b.tolist()}):
             g = leaf.grad[row]
             touches[row] += 1
-            expected = 1 - 0.9 ** touches[row]    # of a first moment after as many gradients, all equal
-            if kind == "sgd":
-                weight[row] -= slow(step) * g * expected / (1 - 0.9)
+            if kind == "sgd":    # as momentum does after as many gradients, all equal
+                weight[row] -= slow(step) * g * (1 - 0.9 ** touches[row]) / (1 - 0.9)
                 continue
             square[row] = 0.999 * square[row] + 0.001 * float(g @ g) / D
-            scale = rate(step) * (1 - 0.999 ** (step + 1)) ** 0.5 / (1 - 0.9 ** (step + 1))
-            weight[row] -= scale * expected * g / (square[row] ** 0.5 + 1e-8)
+            weight[row] -= rate(step) * (1 - 0.999 ** touches[row]) ** 0.5 * g / (square[row] ** 0.5 + 1e-8)
     return weight
 
 
@@ -127,7 +125,7 @@ def test_untouched_rows_keep_their_bits_and_counts():
 
 def test_counts_end_where_they_no_longer_matter():
     table = RowTable(torch.zeros(1, 2)).train()
-    optimiser = RowwiseAdam(table)
+    optimiser = RowwiseSGD(table, momentum=0.9)
     for _ in range(300):
         optimiser.begin(0.1)
         optimiser.update(torch.tensor([0]), torch.ones(1, 2))

@@ -13,7 +13,6 @@ from xcmodels.nn.row_table import BLOCK, Decay, RowTable
 
 _BETAS, _EPSILON = (0.9, 0.999), 1e-8    # of Adam
 _CACHED = 200_000                        # values that are updated at once: four arrays of so many fit a cache
-_MOST_TOUCHES = 255                      # counted: 0.9^255 is 0 in all digits that matter
 
 
 class RowOptimiser:
@@ -25,11 +24,10 @@ class RowOptimiser:
     moments: tuple[str, ...] = ()
 
     def __init__(self, table: RowTable) -> None:
-        self.table, self.steps, self.lr, self.key = table, 0, 0.0, 0
+        self.table, self.lr, self.key = table, 0.0, 0
 
     def begin(self, lr: float, key: int = 0) -> None:
-        """Count a step at rate `lr`; key: of its rounding."""
-        self.steps += 1
+        """Begin a step at rate `lr`; key: of its rounding."""
         self.lr, self.key = lr, key
 
     @torch.no_grad()
@@ -52,12 +50,11 @@ class RowOptimiser:
 
     def state(self) -> dict[str, torch.Tensor]:
         """Return what a checkpoint must hold."""
-        return {name: getattr(self, name) for name in self.moments} | {"steps": torch.tensor(self.steps)}
+        return {name: getattr(self, name) for name in self.moments}
 
     def restore(self, state: dict[str, torch.Tensor]) -> None:
         for name in self.moments:
             getattr(self, name).copy_(state[name])
-        self.steps = int(state["steps"]) if "steps" in state else 0
 
     def _write(self, ids: torch.Tensor, rows: torch.Tensor) -> None:
         """Set rows."""
@@ -71,17 +68,18 @@ class RowOptimiser:
 
 
 class RowAdam(RowOptimiser):
-    """Adam over the rows that a batch touches; a row's moments wait while it is not touched.
+    """Adam over the rows that a batch touches; for a row, the steps that touch it are all there are.
 
-    The update is torch's SparseAdam: moments of untouched rows do not decay, the bias correction
-    counts the optimiser's steps.
+    Its moments wait while it is not touched, and their bias is corrected by the number of its own touches. torch's
+    SparseAdam corrects by the optimiser's steps: in the thousandth of them the first gradient of a row moves it by 2.5
+    times the rate, the tenth by 5, so that rare tokens and labels are trained faster than frequent ones.
     """
 
-    moments = ("mean", "square")
+    moments = ("mean", "square", "touches")
 
     def __init__(self, table: RowTable) -> None:
         super().__init__(table)
-        self.mean, self.square = self._zeros(), self._zeros()
+        self.mean, self.square, self.touches = self._zeros(), self._zeros(), _counts(table, torch.int32)
 
     def _update(self, ids: torch.Tensor, gradients: torch.Tensor) -> None:
         first, second = _BETAS
@@ -89,30 +87,32 @@ class RowAdam(RowOptimiser):
         square = self.square.index_select(0, ids).mul_(second).addcmul_(gradients, gradients, value=1 - second)
         self.mean.index_copy_(0, ids, mean)
         self.square.index_copy_(0, ids, square)
-        rows = self.table.current(ids)
-        self._write(ids, rows.addcdiv_(mean, square.sqrt_().add_(_EPSILON), value=-_adam_scale(self.lr, self.steps)))
+        touches = _touch(self.touches, ids)
+        bias = _share(first, touches).div_(_share(second, touches).sqrt_()).to(mean.dtype)
+        mean.div_(bias[:, None])
+        self._write(ids, self.table.current(ids).addcdiv_(mean, square.sqrt_().add_(_EPSILON), value=-self.lr))
 
 
 class RowwiseAdam(RowOptimiser):
     """RowAdam with two numbers a row in place of two a value: the mean of the second moments, and how often it moved.
 
-    There is no first moment: a gradient moves its row by the share 1 - 0.9^k of itself that RowAdam's first moment
-    would be after k equal gradients, so that learning rates are RowAdam's.
+    There is no first moment: a gradient is taken for its unbiased mean, so that learning rates are RowAdam's.
     """
 
     moments = ("square", "touches")
 
     def __init__(self, table: RowTable) -> None:
         super().__init__(table)
-        self.square, self.touches = table.weight.new_zeros(len(table.weight), dtype=table.dtype), _counts(table)
+        self.square = table.weight.new_zeros(len(table.weight), dtype=table.dtype)
+        self.touches = _counts(table, torch.int32)
 
     def _update(self, ids: torch.Tensor, gradients: torch.Tensor) -> None:
-        first, second = _BETAS
+        _, second = _BETAS
         square = self.square[ids].mul_(second).add_(gradients.square().mean(1), alpha=1 - second)
         self.square.index_copy_(0, ids, square)
-        share = _touch(self.touches, ids, first).to(square.dtype)
-        scale = share.mul_(_adam_scale(self.lr, self.steps)).div_(square.sqrt_().add_(_EPSILON))
-        self._write(ids, self.table.current(ids).addcmul_(gradients, scale[:, None], value=-1))
+        bias = _share(second, _touch(self.touches, ids)).sqrt_().to(square.dtype)
+        scale = bias.div_(square.sqrt_().add_(_EPSILON))
+        self._write(ids, self.table.current(ids).addcmul_(gradients, scale[:, None], value=-self.lr))
 
 
 class RowSGD(RowOptimiser):
@@ -187,26 +187,25 @@ class RowwiseSGD(RowSGD):
     moments = ("touches",)
 
     def _build_moments(self) -> None:
-        self.touches = _counts(self.table)
+        self.touches = _counts(self.table, torch.uint8)    # to 255: 0.9^255 is 0 in all digits that matter
 
     def _velocity(self, ids: torch.Tensor, gradients: torch.Tensor) -> torch.Tensor:
-        share = _touch(self.touches, ids, self.momentum).to(gradients.dtype)
+        share = _share(self.momentum, _touch(self.touches, ids)).to(gradients.dtype)
         return gradients * share.div_(1 - self.momentum)[:, None]
 
 
-def _adam_scale(lr: float, steps: int) -> float:
-    """Return the rate of a step with the bias of both moments corrected."""
-    first, second = _BETAS
-    return lr * (1 - second**steps) ** 0.5 / (1 - first**steps)
+def _counts(table: RowTable, dtype: torch.dtype) -> torch.Tensor:
+    """Return a count of each row, (n,)."""
+    return table.weight.new_zeros(len(table.weight), dtype=dtype)
 
 
-def _counts(table: RowTable) -> torch.Tensor:
-    """Return a count of each row, (n,) uint8."""
-    return table.weight.new_zeros(len(table.weight), dtype=torch.uint8)
+def _touch(touches: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    """Count a touch of rows (u,), as far as the type of `touches` counts; return how many each has had, float64."""
+    counts = touches[ids].long().add_(1).clamp_(max=torch.iinfo(touches.dtype).max)
+    touches[ids] = counts.to(touches.dtype)
+    return counts.double()
 
 
-def _touch(touches: torch.Tensor, ids: torch.Tensor, rate: float) -> torch.Tensor:
-    """Count a touch of rows (u,); return 1 - rate^k after k touches, (u,) float64."""
-    counts = touches[ids].long().add_(1).clamp_(max=_MOST_TOUCHES)
-    touches[ids] = counts.to(torch.uint8)
-    return 1 - torch.pow(rate, counts.double())
+def _share(beta: float, touches: torch.Tensor) -> torch.Tensor:
+    """Return 1 - beta^k, (u,): of a value that does not change, the share in its moving mean after k touches."""
+    return torch.expm1(touches * math.log(beta)).neg_() if beta else torch.ones_like(touches)

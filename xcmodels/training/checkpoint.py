@@ -34,7 +34,7 @@ M = TypeVar("M", bound=Model)
 
 MODEL, OPTIMISER = "model.safetensors", "optimiser.safetensors"
 _DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16", torch.int64: "I64",
-           torch.uint8: "U8", torch.bool: "BOOL"}
+           torch.int32: "I32", torch.uint8: "U8", torch.bool: "BOOL"}
 
 
 def row_ranges_of(model: nn.Module) -> RowRanges:

@@ -53,7 +53,7 @@ def _presets(about: str, **changed: object) -> dict[str, Preset]:
     return {
         "cpu": Preset(f"{about}; bag of tokens started from MiniLM's, two cores, minutes", lambda: _cpu(**changed)),
         "cpu-learned": Preset(f"{about}; bag of tokens from scratch on a vocabulary learned from the data",
-                              lambda: learned(_cpu(**changed))),
+                              lambda: learned(_cpu(**changed), "m1.table_lr")),
         "cpu-minilm": Preset(f"{about}; cpu with MiniLM fine-tuned beside the bag, two cores",
                              lambda: fine_tuned(_cpu(**changed), "m1", "")),
         "cpu-numbered": Preset(f"{about}; bag of tokens started from MiniLM's, for labels that have no texts",

@@ -16,7 +16,7 @@ HUB = "sentence-transformers/msmarco-distilbert-base-v4"
 def _cpu_method() -> NgameConfig:
     return NgameConfig(
         m1=M1,
-        m2=ClassifierModuleConfig(epochs=12, batch_size=1024, table_lr=1e-3, warmup=50, refresh_from=6, refresh_every=6,
+        m2=ClassifierModuleConfig(epochs=12, batch_size=1024, table_lr=3e-3, warmup=50, refresh_from=6, refresh_every=6,
                         double_every=6, cluster_size=8, cluster_max=32, positives=3, negatives=30, dropout=0.5),
         fusion=BOOSTED)
 
@@ -62,7 +62,7 @@ NGAME = {
     "cpu": Preset("bag of tokens started from MiniLM's token embeddings; two cores, minutes", _cpu),
     "cpu-quick": Preset("cpu by six epochs in place of twenty: a first model, to see what comes of the data", _quick),
     "cpu-learned": Preset("bag of tokens from scratch on a vocabulary learned from the data: any language",
-                          lambda: learned(_cpu())),
+                          lambda: learned(_cpu(), "m1.table_lr")),
     "cpu-minilm": Preset("cpu with MiniLM fine-tuned beside the bag; two cores",
                          lambda: fine_tuned(_cpu(), "m1")),
     "minilm": Preset("the packaged MiniLM transformer by the paper's rates and refreshes, 100 epochs in place of 300, "

@@ -47,7 +47,7 @@ def _presets(about: str, *, joint: bool) -> dict[str, Preset]:
     return {
         "cpu": Preset(f"{about}; bag of tokens started from MiniLM's, two cores, minutes", lambda: _cpu(joint=joint)),
         "cpu-learned": Preset(f"{about}; bag of tokens from scratch on a vocabulary learned from the data",
-                              lambda: learned(_cpu(joint=joint))),
+                              lambda: learned(_cpu(joint=joint), "siamese.table_lr")),
         "cpu-minilm": Preset(f"{about}; cpu with MiniLM fine-tuned beside the bag, two cores",
                              lambda: fine_tuned(_cpu(joint=joint), "siamese", *(["extreme"] if joint else []))),
         "paper": Preset(f"{about}; the paper's settings, started at random instead of from fastText",

@@ -26,7 +26,7 @@ HUB = "distilbert/distilbert-base-uncased"
 
 
 def _cpu(**changed: object) -> Settings:
-    config = UnidecConfig(epochs=10, batch_size=1024, lr=5e-3, token_lr=2e-3, label_lr=2e-3, warmup=50, refresh_from=3,
+    config = UnidecConfig(epochs=10, batch_size=1024, lr=5e-3, token_lr=4e-3, label_lr=2e-3, warmup=50, refresh_from=3,
                           refresh_every=3, least_steps=MIN_STEPS_PER_EPOCH, double_every=3, cluster_size=8,
                           cluster_max=32, negatives=6, decay="linear", unit=False, serve="sum", fusion=BOOSTED)
     return Settings(BAG, replace(config, **changed))  # type: ignore[arg-type]
@@ -67,7 +67,7 @@ def _presets(about: str, batches: Mapping[str, int], small: Mapping[str, object]
     return {
         "cpu": Preset(f"{about}; bag of tokens started from MiniLM's, two cores, minutes", lambda: _cpu(**cpu)),
         "cpu-learned": Preset(f"{about}; bag of tokens from scratch on a vocabulary learned from the data",
-                              lambda: learned(_cpu(**cpu))),
+                              lambda: learned(_cpu(**cpu), "token_lr")),
         "cpu-minilm": Preset(f"{about}; cpu by eight epochs with MiniLM fine-tuned beside the bag, two cores",
                              lambda: _cpu_minilm(**cpu)),
         "minilm": Preset(f"{about}; the packaged MiniLM transformer, one GPU",
