@@ -4,7 +4,8 @@ import numpy as np
 import torch
 
 MAX_EXACT = 1 << 24    # float32 holds every whole number up to it, and no product here exceeds it
-_BLOCK = 1 << 14    # vectors that are held as floats at once, where integers cannot be multiplied
+# Vectors that are held as floats at once, where integers cannot be multiplied: of more, a thread's heap keeps too much.
+_BLOCK = 1 << 11
 
 
 def largest_entry(dim: int) -> int:
