@@ -52,7 +52,7 @@ def hold_out(rows: Sequence[Row], own: Mapping[int, Sequence[int]],
     """Return the numbers of the training rows, the rows held out with their labels, and the filter pairs of these.
 
     own: the labels that a row itself is, by its number, as filter pairs of training texts say. A row of which no label
-    is left is left out. The rule of xcmodels.data.held_out.HeldOut, on a raw folder.
+    is left is left out. The rule of xcmodels.data.judged_answers.JudgedAnswers, on a raw folder.
     """
     train = [number for number, held in enumerate(is_held) if not held]
     having = _by_first((label, number) for number in train for label in rows[number]["target_ind"])

@@ -25,8 +25,8 @@ STATES = TOKENS | {f"xcmodels.{name}" for name in (
     "nn", "nn.autograd", "nn.devices", "nn.distributed", "nn.encoder_config", "nn.layers", "nn.row_table",
     "nn.transformer", "training.frozen_layers")}
 LOOP = ENCODERS | {f"xcmodels.{name}" for name in (
-    "method", "nn.losses", "nn.rounding", "nn.row_optimisers", "data.held_out", "training.checkpoint", "training.loop",
-    "training.optimisers", "training_plan")}
+    "method", "nn.losses", "nn.rounding", "nn.row_optimisers", "data.judged_answers", "training.checkpoint",
+    "training.loop", "training.optimisers", "training_plan")}
 MINING = {f"xcmodels.{name}" for name in (
     "mining", "mining.clustering", "mining.gpu_index", "mining.graph", "mining.grouped_index",
     "mining.int8_products", "mining.label_index", "mining.negatives", "mining.per_query_index",
@@ -35,12 +35,12 @@ MINING = {f"xcmodels.{name}" for name in (
 SCORES = {f"xcmodels.retrieval.{name}" for name in (
     "boosted_trees", "calibration", "centroids", "corpus_words", "folder", "fusion", "label_words", "lexicon",
     "proposers", "scorers", "sparse_classifiers")} | {f"xcmodels.data.{name}" for name in (
-    "held_out", "seen_texts", "sparse_rows")}
+    "judged_answers", "seen_texts", "sparse_rows")}
 OF_M1 = {"xcmodels.methods.ngame_m1", "xcmodels.methods.table_config"}
 NGAME = OF_M1 | {"xcmodels.methods.ngame.config", "xcmodels.methods.ngame.stages"}
 OTHER = NGAME - OF_M1 | {"xcmodels.retrieval.serving_config"}    # not module M1's
 # to read what was trained
-TRAINED = (LOOP | MINING | NGAME | STATES) - {"xcmodels.data.held_out", "xcmodels.training.loop"}
+TRAINED = (LOOP | MINING | NGAME | STATES) - {"xcmodels.data.judged_answers", "xcmodels.training.loop"}
 READERS = {f"tasks.data.sources{name}" for name in (
     "", ".files", ".formats", ".raw", ".reading", ".shards", ".sparse", ".texts")}
 KEYS = {

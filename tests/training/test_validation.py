@@ -11,14 +11,14 @@ from safetensors.torch import load_file
 from tests.support.toy import trained
 from xcmodels.data.batching import BatchSide
 from xcmodels.data.corpus import Ragged
-from xcmodels.data.held_out import HeldOut
+from xcmodels.data.judged_answers import JudgedAnswers
 from xcmodels.method import Mined
 from xcmodels.methods.presets import resolve
 from xcmodels.methods.siamesexml.stages import ExtremeModule
 from xcmodels.training import loop
 from xcmodels.training.checkpoint import read_model
 from xcmodels.training.local_run import run_round
-from xcmodels.training.loop import P1, places_of, precision
+from xcmodels.training.loop import P1, validated_places, validation_precision
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def toy():
 @pytest.mark.parametrize("name", ["encoder round 1", "classifier round 0"])
 def test_training_ends_with_the_same_bits_whether_it_is_judged_or_not(toy, tmp_path, monkeypatch, name):
     """Also: the mode that dropout goes by is back after each epoch."""
-    monkeypatch.setattr(loop, "is_validated", lambda corpus: False)
+    monkeypatch.setattr(loop, "validation_is_cheap", lambda corpus: False)
     round_ = toy.rounds[name]
     out, measured = run_round(toy.corpus, toy.method.stage(round_.stage), round_, toy.mined[name], tmp_path,
                               start=toy.starts[name], before=toy.befores[name])
@@ -44,8 +44,8 @@ def test_training_ends_with_the_same_bits_whether_it_is_judged_or_not(toy, tmp_p
 def test_it_is_what_exact_search_finds_among_what_a_test_would_judge(toy):
     """Less filter pairs, pairs that training shows the other way round and labels that no training query has."""
     name, corpus = "encoder round 2", toy.corpus
-    held = HeldOut.of(corpus)
-    model, places = read_model(toy.method.stage("encoder"), corpus, toy.outs[name]), places_of(held)
+    held = JudgedAnswers.of(corpus)
+    model, places = read_model(toy.method.stage("encoder"), corpus, toy.outs[name]), validated_places(held)
     assert len(places) > 50
     queries, labels = toy.method.stage("encoder").ranking_vectors(model.eval(), corpus, Mined(),
                                                                   corpus.validation[places])
@@ -60,7 +60,7 @@ def test_it_is_what_exact_search_finds_among_what_a_test_would_judge(toy):
         hits += judged[0] in truth[row]
         assert set(truth[row].tolist()) & set(judged)
     assert toy.metrics[name][-1][P1] == pytest.approx(100 * hits / len(places))
-    again = precision(toy.method.stage("encoder"), model, corpus, Mined(), held)
+    again = validation_precision(toy.method.stage("encoder"), model, corpus, Mined(), held)
     assert again == toy.metrics[name][-1][P1]
 
 
@@ -68,13 +68,13 @@ def test_it_is_what_exact_search_finds_among_what_a_test_would_judge(toy):
     (1001, 1000, False), (1000, 1000, True), (200_000, 10**6, True), (200_001, 10**6, False)])
 def test_where_it_would_cost_an_epoch_is_not_judged(labels, queries, judged):
     corpus: Any = SimpleNamespace(n_labels=labels, training_rows=lambda: range(queries))
-    assert loop.is_validated(corpus) == judged
+    assert loop.validation_is_cheap(corpus) == judged
 
 
 @pytest.mark.parametrize(("queries", "judged"), [(0, 0), (50, 50), (5000, 500)])
 def test_at_most_so_many_queries_are_judged(queries, judged):
     truth, none = np.arange(queries) * 101, Ragged(np.zeros(queries + 1, np.int64), np.zeros(0, np.int32))
-    places = places_of(HeldOut(truth, none, np.ones(101, bool)))
+    places = validated_places(JudgedAnswers(truth, none, np.ones(101, bool)))
     assert len(places) == len(set(places)) == judged <= loop.VALIDATION_QUERIES
 
 

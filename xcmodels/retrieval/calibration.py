@@ -11,7 +11,7 @@ from scipy.special import expit
 
 from xcmodels.checks import Unusable
 from xcmodels.data.corpus import Corpus
-from xcmodels.data.held_out import HeldOut
+from xcmodels.data.judged_answers import JudgedAnswers
 from xcmodels.data.ranges import ranks
 from xcmodels.data.sorted_ids import isin_sorted, unique
 
@@ -84,7 +84,7 @@ def calibrate(corpus: Corpus, pairs: ScoredPairs) -> Calibration:
     Metrics leave the other queries out as well. Neither the model nor the fusion may have been fitted on the query
     whose pairs it scored.
     """
-    known, width = HeldOut.of(corpus), corpus.n_labels
+    known, width = JudgedAnswers.of(corpus), corpus.n_labels
     keys, queries = pairs.rows * width + pairs.labels, unique(known.truth // width)
     judged = known.has_query[pairs.labels] & ~isin_sorted(keys, known.unjudged.keys(width))
     kept = judged & isin_sorted(pairs.rows, queries)

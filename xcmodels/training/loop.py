@@ -16,7 +16,7 @@ import torch
 from xcmodels.data import seeds
 from xcmodels.data.batching import Batch
 from xcmodels.data.corpus import Corpus
-from xcmodels.data.held_out import HeldOut
+from xcmodels.data.judged_answers import JudgedAnswers
 from xcmodels.data.sorted_ids import isin_sorted, unique
 from xcmodels.method import Mined, Round, Stage
 from xcmodels.nn import distributed
@@ -149,10 +149,10 @@ class _Loop:
 
     def validate(self) -> dict[str, float]:
         """Return P@1 of the model on validation queries, where that is cheap; leave the model in training mode."""
-        if not is_validated(self.corpus) or not len((held := HeldOut.of(self.corpus)).truth):
+        if not validation_is_cheap(self.corpus) or not len((held := JudgedAnswers.of(self.corpus)).truth):
             return {}
         try:
-            return {P1: precision(self.stage, self.model.eval(), self.corpus, self.mined, held)}
+            return {P1: validation_precision(self.stage, self.model.eval(), self.corpus, self.mined, held)}
         finally:
             self.model.train()
 
@@ -220,7 +220,7 @@ def _makers() -> int:
     return 1 if device().type == "cpu" else max(1, min(MAKERS, (os.cpu_count() or 1) - 1))
 
 
-def is_validated(corpus: Corpus) -> bool:
+def validation_is_cheap(corpus: Corpus) -> bool:
     """Return whether epochs are validated: where that is cheap.
 
     A dual encoder encodes every label's text for it, forward only: with as many labels as training texts, a sixth of
@@ -230,18 +230,18 @@ def is_validated(corpus: Corpus) -> bool:
     return corpus.n_labels <= min(VALIDATION_LABELS, len(corpus.training_rows()))
 
 
-def places_of(held: HeldOut) -> np.ndarray:
+def validated_places(held: JudgedAnswers) -> np.ndarray:
     """Return the places in the split of the validation queries that epochs are validated on, evenly spaced."""
     places = unique(held.truth // len(held.has_query))
     return places[np.linspace(0, len(places) - 1, min(VALIDATION_QUERIES, len(places))).astype(np.int64)]
 
 
-def precision(stage: Stage[Any], model: Model, corpus: Corpus, mined: Mined, held: HeldOut) -> float:
+def validation_precision(stage: Stage[Any], model: Model, corpus: Corpus, mined: Mined, held: JudgedAnswers) -> float:
     """Return P@1 of validation queries, in percent, by exact search among the labels that are judged.
 
     No random number is drawn and no weight changed, so training ends with the same bits with or without it.
     """
-    places = places_of(held)
+    places = validated_places(held)
     queries, labels = stage.ranking_vectors(model, corpus, mined, corpus.validation[places])
     best = np.empty(len(places), np.int64)
     for start in range(0, len(places), _TOGETHER):

@@ -10,7 +10,7 @@ from xcmodels.data.sorted_ids import isin_sorted, unique
 
 
 @dataclass(frozen=True)
-class HeldOut:
+class JudgedAnswers:
     """The answers by which validation queries can be judged; a pair is a key, place in the split * L + label.
 
     truth: the true pairs, sorted. unjudged (n, ...): labels that count neither as right nor as wrong for a query: its
@@ -24,7 +24,7 @@ class HeldOut:
     has_query: np.ndarray
 
     @classmethod
-    def of(cls, corpus: Corpus) -> "HeldOut":
+    def of(cls, corpus: Corpus) -> "JudgedAnswers":
         """Return the judged answers of a corpus's validation split."""
         rows, own, has = corpus.training_rows(), corpus.filters["train"], corpus.positives["train"]
         itself, labels = (_matrix(own.subset(part), corpus.n_labels) for part in (corpus.validation, rows))
