@@ -32,11 +32,13 @@ def models(tmp_path):
 def test_a_version_of_another_format_is_refused_with_a_remedy(cli, models, monkeypatch, tmp_path, words):
     for name, line in (("texts", "a wolf"), ("gone", "tiny:4")):
         (tmp_path / name).write_text(line + "\n")
+    monkeypatch.setattr(folder, "OLDEST", folder.FORMAT + 1)
     monkeypatch.setattr(folder, "FORMAT", folder.FORMAT + 1)
     before = models.aliases()
     code, out, err = cli(*words, "--home", "home")
     assert code == 1 and not out and "unexpected" not in err
-    assert f"is a retriever of format {folder.FORMAT - 1}, this version reads {folder.FORMAT}; train it again" in err
+    said = f"of format {folder.FORMAT - 1}, this version reads {folder.OLDEST} to {folder.FORMAT}; train it again"
+    assert said in err
     assert models.aliases() == before == {"champion": "2", "challenger": "3"}
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.toy import trained
 from xcmodels.checks import Unusable
-from xcmodels.retrieval.folder import FORMAT
+from xcmodels.retrieval.folder import FORMAT, OLDEST
 from xcmodels.retrieval.retriever import Retriever
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -21,13 +21,30 @@ def toy():
     return trained("ngame")
 
 
-def test_another_format_is_refused(toy, tmp_path):
+def write_format(folder, number):
+    facts = json.loads((folder / "retriever.json").read_text())
+    (folder / "retriever.json").write_text(json.dumps(facts | {"format": number}))
+
+
+@pytest.mark.parametrize("number", [OLDEST - 1, FORMAT + 1])
+def test_another_format_is_refused(toy, tmp_path, number):
     shutil.copytree(toy.retriever, tmp_path / "r")
-    facts = json.loads((tmp_path / "r" / "retriever.json").read_text())
-    (tmp_path / "r" / "retriever.json").write_text(json.dumps(facts | {"format": FORMAT + 1}))
-    said = rf"of format {FORMAT + 1}, this version reads {FORMAT}; train it again, or install"
+    write_format(tmp_path / "r", number)
+    said = rf"of format {number}, this version reads {OLDEST} to {FORMAT}; train it again, or install"
     with pytest.raises(Unusable, match=said):
         Retriever.load(tmp_path / "r")
+
+
+def test_a_fusion_from_before_there_were_names_is_read(toy, tmp_path):
+    """Format 13, which versions have that were registered before."""
+    old = tmp_path / "r"
+    shutil.copytree(toy.retriever, old)
+    facts = json.loads((old / "fusion.json").read_text())
+    assert facts.pop("name") == 0
+    (old / "fusion.json").write_text(json.dumps(facts))
+    write_format(old, 13)
+    texts = ["t1 t2", "t3"]
+    assert Retriever.load(old).predict(texts) == Retriever.load(toy.retriever).predict(texts)
 
 
 def files(folder):

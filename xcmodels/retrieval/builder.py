@@ -21,6 +21,7 @@ from xcmodels.retrieval.corpus_words import CorpusWords
 from xcmodels.retrieval.examples import save_examples
 from xcmodels.retrieval.folder import REMOVED, write_facts
 from xcmodels.retrieval.fusion import FusedScore, fit_fusion
+from xcmodels.retrieval.label_names import LabelNames
 from xcmodels.retrieval.proposers import Proposer, candidates
 from xcmodels.retrieval.scorers import InnerProduct, Scorer
 from xcmodels.retrieval.serving_config import FUSED, SUM, FusionConfig, ServingConfig
@@ -88,12 +89,12 @@ def build_retriever(trained: Trained, config: ServingConfig, corpus: Corpus, out
     if fused:
         depth = config.fusion.shortlist
         terms = {name: FusedScore(trained.labels[name], offsets[name]) for name in names}
-        words, sparse = _lexical(corpus, partial(nearest, proposer, vectors), config.fusion)
+        words, sparse, label_names = _lexical(corpus, partial(nearest, proposer, vectors), config.fusion)
         others = [sparse.propose(train.tokens(corpus.validation))] if sparse else []
         scorer, measured, pairs = fit_fusion(
             corpus, queries, candidates([proposer], queries, depth, others=others), terms=terms, indexed=proposing,
-            embedded=embedded, words=words if config.fusion.words else None, sparse=sparse, config=config.fusion,
-            lexicon=None if words is None else words.lexicon_of_training())
+            embedded=embedded, words=words if config.fusion.words else None, sparse=sparse, names=label_names,
+            config=config.fusion, lexicon=None if words is None else words.lexicon_of_training())
     else:
         ids = candidates([proposer], queries, 0, min(HELD_OUT, corpus.n_labels))
         pairs = ScoredPairs.of(ids, scorer(queries, ids))
@@ -103,18 +104,19 @@ def build_retriever(trained: Trained, config: ServingConfig, corpus: Corpus, out
 
 
 def _lexical(corpus: Corpus, nearest: Callable[[np.ndarray, int], np.ndarray],
-             fusion: FusionConfig) -> tuple[CorpusWords | None, SparseClassifiers | None]:
-    """Return the words of the corpus and the classifiers over them, where a fusion has them.
+             fusion: FusionConfig) -> tuple[CorpusWords | None, SparseClassifiers | None, LabelNames | None]:
+    """Return the words of the corpus, the classifiers over them and the names of labels, where a fusion has them.
 
     nearest: finds labels near to rows of the training side.
     """
-    if not (fusion.words or fusion.sparse.steps):
-        return None, None
+    if not (fusion.words or fusion.sparse.steps or fusion.name):
+        return None, None, None
     words = CorpusWords(corpus)
+    names = LabelNames.of(words.lexicon, corpus.sides["label"], fusion.name) if fusion.name else None
     if not fusion.sparse.steps:
-        return words, None
+        return words, None, names
     hard = min(fusion.sparse.hard, corpus.n_labels)
-    return words, train_sparse(words, nearest(corpus.training_rows(), hard), fusion.sparse)
+    return words, train_sparse(words, nearest(corpus.training_rows(), hard), fusion.sparse), names
 
 
 def save_retriever(out: Path, corpus: Corpus, *, method: str, encoder: Encoder, proposers: Mapping[str, Proposer],

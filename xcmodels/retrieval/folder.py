@@ -22,7 +22,7 @@ from typing import Any
 
 from xcmodels.checks import Unusable
 
-FORMAT = 13
+FORMAT, OLDEST = 14, 13    # written; the oldest that is read, too
 FACTS, REMOVED = "retriever.json", "removed.npy"
 
 
@@ -33,7 +33,7 @@ def write_facts(folder: Path, facts: dict[str, Any]) -> None:
 def read_facts(folder: Path) -> dict[str, Any]:
     """Return the contents of retriever.json; raise Unusable for a format that this version does not read."""
     facts: dict[str, Any] = json.loads((folder / FACTS).read_text())
-    if facts["format"] != FORMAT:
-        raise Unusable(f"{folder} is a retriever of format {facts['format']}, this version reads {FORMAT}; "
+    if not OLDEST <= facts["format"] <= FORMAT:
+        raise Unusable(f"{folder} is a retriever of format {facts['format']}, this version reads {OLDEST} to {FORMAT}; "
                        "train it again, or install the version of xcflow that made it")
     return facts

@@ -17,10 +17,21 @@ from xcmodels.retrieval.calibration import ScoredPairs
 from xcmodels.retrieval.centroids import label_centroids
 from xcmodels.retrieval.corpus_words import CorpusWords
 from xcmodels.retrieval.inner_products import pair_scores, put
+from xcmodels.retrieval.label_names import LabelNames
 from xcmodels.retrieval.label_words import LabelWords
 from xcmodels.retrieval.lexicon import Lexicon, ReadTexts
 from xcmodels.retrieval.scorers import NewLabels, Scorer
-from xcmodels.retrieval.serving_config import CLASSIFIER, ENCODER, SIMILAR, SPARSE, SUM, TREES, WORDS, FusionConfig
+from xcmodels.retrieval.serving_config import (
+    CLASSIFIER,
+    ENCODER,
+    NAME,
+    SIMILAR,
+    SPARSE,
+    SUM,
+    TREES,
+    WORDS,
+    FusionConfig,
+)
 from xcmodels.retrieval.sparse_classifiers import SparseClassifiers
 
 FOLDS = 2    # of the validation queries, each scored by trees that are fitted on the others
@@ -60,8 +71,8 @@ class TreeFusion(Scorer):
     """T(s_1, ..., s_n, f) + s_1 + ... + s_n, T one tree or a sum of several (NGAME, Appendix C).
 
     In the paper the scores s are z^T x and w^T x, of the label's embedding and its classifier; here also c^T x, of the
-    centroid of its training queries, the tf-idf cosine of its words with the query's, and the probability by its linear
-    classifier over words. f: the label's frequency.
+    centroid of its training queries, the tf-idf cosine of its words with the query's, the probability by its linear
+    classifier over words, and how much of its name the query has. f: the label's frequency.
     """
 
     trees: RegressionTrees
@@ -70,17 +81,23 @@ class TreeFusion(Scorer):
     indexed: tuple[str, ...]     # the terms whose vectors, concatenated, the index holds
     words: LabelWords | None = None
     sparse: SparseClassifiers | None = None
+    names: LabelNames | None = None
     kind = "tree"
 
     @property
-    def lexical(self) -> dict[str, LabelWords | SparseClassifiers]:
+    def lexical(self) -> dict[str, LabelWords | SparseClassifiers | LabelNames]:
         """The scores that read a text's words, by name."""
-        return {name: score for name, score in ((WORDS, self.words), (SPARSE, self.sparse)) if score is not None}
+        scores = {WORDS: self.words, SPARSE: self.sparse, NAME: self.names}
+        return {name: score for name, score in scores.items() if score is not None}
+
+    @property
+    def lexicon(self) -> Lexicon | None:
+        """The lexicon that all of `lexical` share."""
+        return next((score.lexicon for score in self.lexical.values()), None)
 
     def read(self, tokens: Tokens) -> ReadTexts:
         """Return the words of the texts, where a score reads them."""
-        words = self.words if self.sparse is None else self.sparse.words
-        return tokens if words is None else words.lexicon.weigh(tokens)
+        return tokens if self.lexicon is None else self.lexicon.weigh(tokens)
 
     def propose(self, tokens: ReadTexts, without: np.ndarray = NO_IDS) -> list[np.ndarray]:
         """Return the labels that the sparse view proposes."""
@@ -114,12 +131,14 @@ class TreeFusion(Scorer):
             return [score.scores(tokens, rows, labels) for score in self.lexical.values()]
         assert self.sparse.words.ids is self.words.ids, "a word's slot would be that of another"
         shared, products = self.words.scores_by([self.words.weights, self.sparse.words.weights], tokens, rows, labels)
-        return [shared, self.sparse.probabilities(products, labels)]
+        names = [] if self.names is None else [self.names.scores(tokens, rows, labels)]
+        return [shared, self.sparse.probabilities(products, labels), *names]
 
     def reading(self, lexicon: Lexicon) -> "TreeFusion":
         """Return this with texts read by another lexicon of the same words."""
         return replace(self, words=self.words and self.words.reading(lexicon),
-                       sparse=self.sparse and self.sparse.reading(lexicon))
+                       sparse=self.sparse and self.sparse.reading(lexicon),
+                       names=self.names and self.names.reading(lexicon))
 
     def contributions(self, tokens: Tokens, label: int) -> dict[tuple[int, ...], float]:
         """Return what each word of one text adds to the log-odds of the label's linear classifier."""
@@ -137,6 +156,7 @@ class TreeFusion(Scorer):
                          for name, term in self.terms.items()},
             frequencies=put(self.frequencies, new.rows, np.zeros(len(new.rows), np.float32)),
             words=words, sparse=_sharing(words, sparse),
+            names=self.names and self.names.with_labels(new.rows, new.tokens),
         ), {index: np.concatenate([vectors[name] for name in self.indexed], axis=1)}
 
     def save(self, folder: Path) -> None:
@@ -145,20 +165,20 @@ class TreeFusion(Scorer):
         np.save(folder / "frequencies.npy", self.frequencies)
         spans = self._index_spans()
         (folder / "fusion.json").write_text(json.dumps({
-            "indexed": self.indexed, "proposed": self.sparse.proposed if self.sparse else 0, "terms": {
+            "indexed": self.indexed, "proposed": self.sparse.proposed if self.sparse else 0,
+            "name": self.names.weight if self.names else 0.0, "terms": {
                 name: {"first": term.first, "place": spans.get(name)} for name, term in self.terms.items()}}))
         for name, term in self.terms.items():
             if name not in spans:
                 np.save(_file(folder, name), term.matrix)
-        lexicon = None    # one, which both share
         if self.words is not None:
             self.words.save(folder, WORDS)
-            lexicon = self.words.lexicon
         if self.sparse is not None:
             self.sparse.save(folder, ids=self.words is None)
-            lexicon = self.sparse.words.lexicon
-        if lexicon is not None:
-            lexicon.save(folder)
+        if self.names is not None:
+            self.names.save(folder)
+        if self.lexicon is not None:
+            self.lexicon.save(folder)
 
     def _index_spans(self) -> dict[str, tuple[int, int]]:
         """Return each term's dimensions in the index's vectors, where their length is a multiple of the term's."""
@@ -178,7 +198,8 @@ class TreeFusion(Scorer):
         if (lexicon := Lexicon.load(folder)) is None:
             return made
         words = LabelWords.load(folder, WORDS, lexicon)
-        return replace(made, words=words, sparse=SparseClassifiers.load(folder, lexicon, facts["proposed"], words))
+        return replace(made, words=words, sparse=SparseClassifiers.load(folder, lexicon, facts["proposed"], words),
+                       names=LabelNames.load(folder, lexicon, facts.get("name", 0.0)))
 
 
 def _sharing(words: LabelWords | None, sparse: SparseClassifiers | None) -> SparseClassifiers | None:
@@ -201,13 +222,13 @@ class FittedFusion(NamedTuple):
 def fit_fusion(corpus: Corpus, queries: np.ndarray, ids: np.ndarray, *, terms: Mapping[str, FusedScore],
                indexed: tuple[str, ...], embedded: Callable[[], np.ndarray],
                config: FusionConfig, words: CorpusWords | None = None, sparse: SparseClassifiers | None = None,
-               lexicon: Lexicon | None = None) -> FittedFusion:
+               names: LabelNames | None = None, lexicon: Lexicon | None = None) -> FittedFusion:
     """Fit the trees on the shortlists `ids` (n, S) of the validation queries (n, width), less their filter pairs.
 
     embedded: returns the vectors (N, d) of the training side, for the term of label centroids, which meets a query's
     first d dimensions. words: the corpus's words, for the term of shared words. sparse: classifiers trained without the
-    validation split. lexicon: weighs the words of the returned pairs as later queries' words would weigh; each returned
-    pair is scored by trees that were fitted on the other fold.
+    validation split. names: those of labels. lexicon: weighs the words of the returned pairs as later queries' words
+    would weigh; each returned pair is scored by trees that were fitted on the other fold.
 
     Frequencies are those in the training queries. A label without a training query is left out: only the validation
     query has it, and later queries cannot rely on that. The paper adds the positives that the shortlist missed. Those
@@ -228,7 +249,8 @@ def fit_fusion(corpus: Corpus, queries: np.ndarray, ids: np.ndarray, *, terms: M
         frequencies = corpus.frequencies(None if with_validation else corpus.training_rows()).astype(np.float32)
         similar = {} if vectors is None else {SIMILAR: FusedScore(label_centroids(corpus, vectors, with_validation))}
         shared = None if words is None else words.labels(with_validation)
-        return TreeFusion(trees, {**terms, **similar}, frequencies, indexed, shared, _sharing(shared, sparse))
+        return TreeFusion(trees, {**terms, **similar}, frequencies, indexed, shared, _sharing(shared, sparse),
+                          names)
 
     no_trees = RegressionTrees(np.zeros((0, 0), int), np.zeros((0, 0), np.float32), np.zeros((0, 1), np.float32))
     unfitted = fusion(no_trees, with_validation=False)

@@ -119,8 +119,11 @@ class LabelWords:
 
     def with_labels(self, rows: np.ndarray, tokens: Tokens, scale: float = 1.0) -> "LabelWords":
         """Return this with the words of n texts as those of labels `rows`, replaced or added, at length `scale`."""
-        texts = np.float32(scale) * normalise_rows(heaviest(self.lexicon(tokens), MAX_WORDS))
-        new = LabelWords.of(self.lexicon, texts)
+        return self.with_rows(rows, np.float32(scale) * normalise_rows(heaviest(self.lexicon(tokens), MAX_WORDS)))
+
+    def with_rows(self, rows: np.ndarray, words: sp.csr_array) -> "LabelWords":
+        """Return this with the words (n, words) as those of labels `rows`, replaced or added."""
+        new = LabelWords.of(self.lexicon, words)
         width = max(self.ids.shape[1], new.ids.shape[1])
 
         def widened(matrix: np.ndarray, fill: int) -> np.ndarray:

@@ -7,13 +7,13 @@ from xcmodels import checks
 from xcmodels.retrieval import ann
 
 # Scores: inner products with the label's embedding, its classifier and its centroid; the words it shares; its linear
-# classifier over words; and what boosted trees over all of these add.
-ENCODER, CLASSIFIER, SIMILAR, WORDS, SPARSE, TREES = (
-    "encoder", "classifier", "similar texts", "words", "sparse", "trees")
+# classifier over words; the share of its name; and what boosted trees over all of these add.
+ENCODER, CLASSIFIER, SIMILAR, WORDS, SPARSE, NAME, TREES = (
+    "encoder", "classifier", "similar texts", "words", "sparse", "name", "trees")
 SUM, FUSED = "sum", "fused"
 SERVED = (ENCODER, CLASSIFIER, SUM, FUSED)
 MAX_DEPTH = 20    # of a tree of the fusion
-MAX_WEIGHT = 1000.0    # of the trees: above it the scores beside them are rounded away
+MAX_WEIGHT = 1000.0    # of the trees or of names: above it the scores beside them are rounded away
 
 
 @dataclass(frozen=True)
@@ -41,16 +41,18 @@ class FusionConfig:
     weight: float = 1.0        # of the trees beside the scores
     centroids: bool = False    # the similarity to the mean of a label's training queries is a further score
     words: bool = False        # the words shared with a label's text and its training queries are a further score
+    name: float = 0.0          # weight of a further score, the share of a label's name that a text has; 0 = none
     shortlist: int = 200       # labels of a query whose scores are fused
     min_leaf: int = 50         # pairs of query and label in a leaf of a tree, at least
     sparse: SparseConfig = field(default_factory=SparseConfig)
 
     def __post_init__(self) -> None:
         checks.at_least(self, 1, "depth", "trees", "shortlist", "min_leaf")
-        checks.at_least(self, 0, "weight")
+        checks.at_least(self, 0, "weight", "name")
         checks.share(self, "rate")
-        if self.weight > MAX_WEIGHT:
-            raise ValueError(f"weight must be at most {MAX_WEIGHT:g}, got {self.weight}")
+        for setting, weight in (("weight", self.weight), ("name", self.name)):
+            if weight > MAX_WEIGHT:
+                raise ValueError(f"{setting} must be at most {MAX_WEIGHT:g}, got {weight}")
         if self.depth > MAX_DEPTH:
             raise ValueError(f"depth must be at most {MAX_DEPTH}, got {self.depth}: a tree has room for 2^depth leaves")
 

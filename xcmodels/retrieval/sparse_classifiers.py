@@ -45,6 +45,10 @@ class SparseClassifiers:
         weights.eliminate_zeros()
         return cls(words, bias, proposed, heaviest(weights.T.tocsr(), MAX_LABELS))
 
+    @property
+    def lexicon(self) -> Lexicon:
+        return self.words.lexicon
+
     def scores(self, tokens: ReadTexts, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Return the probabilities of (text row, label) pairs, (p,) float32; `rows` ascend."""
         return self.probabilities(self.words.scores(tokens, rows, labels), labels)
