@@ -29,6 +29,7 @@ from tasks.registry.resolve import resolve
 from tasks.tracking.tracker import Tracker
 from xcmodels import metrics
 from xcmodels.data.corpus import Corpus
+from xcmodels.data.propensity import inverse_propensity
 from xcmodels.retrieval import ann, inner_products
 from xcmodels.retrieval.proposers import best_of, candidates
 from xcmodels.retrieval.ranker import predict
@@ -83,7 +84,7 @@ def print_served(retriever: Retriever, corpus: Corpus) -> None:
         for name, proposer in retriever.proposers.items()})
     exact: Retriever = object.__new__(Retriever)    # not by `copy`, which it refuses
     vars(exact).update(vars(retriever), facts={**retriever.facts, "shortlist": DEEP}, everything=everything)
-    inverse = metrics.inverse_propensity(corpus)
+    inverse = inverse_propensity(corpus)
     for name, ranker in (("served", retriever), ("exact", exact)):
         ids, _ = predict(ranker, corpus, K)
         found = metrics.evaluate(ids, corpus.positives["test"], corpus.filters["test"], inverse, recall_ks=())

@@ -22,6 +22,7 @@ from tasks.registry.resolve import resolve
 from tasks.tracking.tracker import Tracker
 from xcmodels import metrics
 from xcmodels.data.corpus import Corpus
+from xcmodels.data.propensity import inverse_propensity
 from xcmodels.retrieval import ann
 from xcmodels.retrieval.fusion import TreeFusion
 from xcmodels.retrieval.inner_products import pair_scores
@@ -81,7 +82,7 @@ def main(home: Folder, queries: Count = 25_000) -> None:
     corpus, rng = Corpus(found.store.open(found.pack)), np.random.default_rng(0)
     rows = np.sort(rng.permutation(len(corpus.sides["test"]))[:queries])
     truth, filters = corpus.positives["test"].subset(rows), corpus.filters["test"].subset(rows)
-    inverse = metrics.inverse_propensity(corpus)
+    inverse = inverse_propensity(corpus)
     vectors = np.array(next(iter(ranker.proposers.values())).index.vectors)
     asked = ranker.embed(corpus.sides["test"].tokens(rng.permutation(rows)[:BATCH]))[:, :vectors.shape[1]]
     codes = ann.build(vectors, "quantised").faiss_index

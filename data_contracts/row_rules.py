@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 GxResults = list[tuple[str, dict[str, Any]]]    # (name of the first shard, great-expectations' result as JSON)
 _NEVER_EMPTY = ("queries", "labels", "positives", "tokens")
-_FEWEST = 3    # training queries; labels have no propensities with fewer (`xcmodels.metrics.propensity`)
+_FEWEST = 3    # training queries; labels have no propensities with fewer (`xcmodels.data.propensity`)
 
 
 @dataclass

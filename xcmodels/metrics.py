@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from xcmodels.data.corpus import Corpus
 from xcmodels.data.ranges import ranks
 from xcmodels.predictions import Matches, Pairs, check_depth, match
 
@@ -27,24 +26,6 @@ def name_of(key: str) -> str:
 def line_of(measured: Mapping[str, float], keys: Sequence[str] = SHOWN) -> str:
     """Return the measured ones of some metrics in a line: P@1 44.55, P@5 15.69."""
     return ", ".join(f"{name_of(key)} {measured[key]:.2f}" for key in keys if key in measured)
-
-
-def propensity(frequencies: np.ndarray, n: int, a: float, b: float) -> np.ndarray:
-    """Return each label's propensity, float64 (L,): how likely a true label is to be observed (Jain et al. 2016).
-
-    p_l = 1 / (1 + C e^{-A log(N_l + B)}) with C = (log n - 1) (B + 1)^A. `frequencies` (L,) and `n`, the number of
-    points, are those of the training matrix before label texts are added to it. Raises ValueError below n = 3,
-    where C is negative.
-    """
-    if n < 3:
-        raise ValueError(f"propensities need at least 3 training points, got {n}")
-    c = (math.log(n) - 1) * (b + 1) ** a
-    return 1 / (1 + c * (np.asarray(frequencies) + b) ** -a)
-
-
-def inverse_propensity(corpus: Corpus) -> np.ndarray:
-    """Return 1 / propensity of each label of a corpus, (L,), by its training queries."""
-    return 1 / propensity(corpus.frequencies(), corpus.n_queries, *corpus.facts["propensity"])
 
 
 def evaluate(predictions: np.ndarray, truth: Pairs, filters: Pairs | None, inverse_propensity: np.ndarray, *,

@@ -9,6 +9,7 @@ import numpy as np
 from xcmodels import metrics
 from xcmodels.data import seeds
 from xcmodels.data.corpus import Corpus
+from xcmodels.data.propensity import inverse_propensity
 from xcmodels.method import Mined
 from xcmodels.methods.astra import stages as astra
 from xcmodels.methods.ngame.stages import ClassifierModule
@@ -52,7 +53,7 @@ def test_figures(trained: TrainedMethod, *, curve: bool) -> Figures:
 def _precision(corpus: Corpus, ids: np.ndarray, rows: np.ndarray, suffix: str = "") -> Figures:
     """Return all metrics, and the parts of P@5 that come from the tail and the head half of the positives."""
     frequencies = corpus.frequencies()
-    inverse = metrics.inverse_propensity(corpus)
+    inverse = inverse_propensity(corpus)
     truth, filters = (pairs["test"].subset(rows) for pairs in (corpus.positives, corpus.filters))
     values = metrics.evaluate(ids, truth, filters, inverse, recall_ks=(ids.shape[1],))
     deciles = [row["P/5"] for row in metrics.by_decile(ids, truth, filters, frequencies, inverse, k=5)]

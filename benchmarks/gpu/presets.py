@@ -22,6 +22,7 @@ from benchmarks.gpu.tables import Row
 from benchmarks.measuring import mined_at_random
 from xcmodels import metrics
 from xcmodels.data.corpus import Corpus
+from xcmodels.data.propensity import inverse_propensity
 from xcmodels.method import Method
 from xcmodels.methods.presets import PRESETS, flat, resolve
 from xcmodels.methods.registry import METHODS
@@ -85,7 +86,7 @@ def accuracy(trained: TrainedMethod) -> dict[str, float]:
         found.append((part.to(device()) @ targets.T).topk(min(BEST, len(targets)), 1).indices.cpu().numpy())
     truth = corpus.positives["train"].subset(rows)
     measured = metrics.evaluate(np.concatenate(found), (truth.offsets, truth.values), None,
-                                metrics.inverse_propensity(corpus), ks=(1, BEST), recall_ks=())
+                                inverse_propensity(corpus), ks=(1, BEST), recall_ks=())
     return {metrics.name_of(name): measured[name] for name in SHOWN}
 
 

@@ -9,6 +9,7 @@ from tasks.core.step import Step, StepContext
 from xcmodels import metrics
 from xcmodels.data import seeds
 from xcmodels.data.corpus import Corpus
+from xcmodels.data.propensity import inverse_propensity
 from xcmodels.nn.encoders import QUERY, encode_all
 from xcmodels.predictions import match
 from xcmodels.retrieval import ann
@@ -36,7 +37,7 @@ def evaluate(seed: int, context: StepContext) -> None:
     ids, scores = predict(ranker, corpus, STORED_PREDICTIONS)
     truth, filters = corpus.positives["test"], corpus.filters["test"]
     frequencies = corpus.frequencies()
-    inverse = metrics.inverse_propensity(corpus)
+    inverse = inverse_propensity(corpus)
     measured = metrics.evaluate(ids, truth, filters, inverse)
     judged = match(ids, truth, filters, corpus.n_labels)
     confidences = ranker.calibration(scores)

@@ -24,6 +24,7 @@ from tasks.evaluation.gates import MARGINS, SIGMA, Gate
 from tasks.evaluation.thresholds import Answers
 from xcmodels import metrics
 from xcmodels.data.corpus import Corpus, Ragged, Texts
+from xcmodels.data.propensity import inverse_propensity
 from xcmodels.predictions import Matches, match
 
 CHARTS = 8                # stages that get a learning curve
@@ -80,7 +81,7 @@ class EvaluationFiles:
         scores, sure = (np.load(evaluation / f"{name}.npy", mmap_mode="r")[judged.rows]
                         for name in ("scores", "confidences"))
         answers = Answers(np.where(judged.labels >= 0, sure, -1), judged.hits, judged.positives)
-        return cls(content["metrics"], content["deciles"], judged, scores, answers, metrics.inverse_propensity(corpus))
+        return cls(content["metrics"], content["deciles"], judged, scores, answers, inverse_propensity(corpus))
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from tasks.tracking.tracker import StepMetrics, Tracker
 from xcmodels import metrics
 from xcmodels.data import seen_texts
 from xcmodels.data.corpus import Corpus, Ragged, Texts
+from xcmodels.data.propensity import inverse_propensity
 from xcmodels.data.sorted_ids import isin_sorted
 from xcmodels.data.tokens import Tokens
 from xcmodels.predictions import drop_filtered
@@ -108,7 +109,7 @@ def compare(retrievers: Sequence[Retriever], corpus: Corpus) -> Comparison:
     predicted = [_predict(retriever, np.where((labels >= 0) & shared[labels], labels, -1), corpus, rows, filters)
                  for retriever, labels in zip(retrievers, own_labels, strict=True)]
     frequencies = corpus.frequencies()
-    inverse = metrics.inverse_propensity(corpus)
+    inverse = inverse_propensity(corpus)
     scores = [Score(metrics.evaluate(labels, truth, filters, inverse),
                     metrics.by_decile(labels, truth, filters, frequencies, inverse, 5)) for labels in predicted]
     errors = metrics.difference_errors(predicted, truth, filters, frequencies, inverse) if len(predicted) == 2 else {}

@@ -21,6 +21,7 @@ from tasks.evaluation.gates import Score, evaluate_gates
 from tasks.evaluation.report import ReportFacts, ReportPage, verdict
 from xcmodels import metrics
 from xcmodels.data.corpus import Corpus, Ragged, Texts
+from xcmodels.data.propensity import propensity
 from xcmodels.predictions import match
 
 HOSTILE = '<script>alert("x")</script><img src=http://evil.test/x onerror=alert(1)>\x1b[31m\u202eabc\x00'
@@ -53,7 +54,7 @@ def write_evaluation(folder, corpus, ids, scores):
     folder.mkdir(exist_ok=True)
     truth, filters = ((of["test"].offsets, of["test"].values) for of in (corpus.positives, corpus.filters))
     frequencies = corpus.frequencies()
-    inverse = 1 / metrics.propensity(frequencies, corpus.n_queries, *corpus.facts["propensity"])
+    inverse = 1 / propensity(frequencies, corpus.n_queries, *corpus.facts["propensity"])
     measured = metrics.evaluate(ids, truth, filters, inverse, recall_ks=(1, 3, 5, 10)) | {"recall/100": 91.5}
     low, high = metrics.mean_interval(match(ids, truth, filters, corpus.n_labels).hits[:, 0])
     measured |= {"P/1/low": low, "P/1/high": high}

@@ -11,6 +11,7 @@ from tests.support import oracles
 from tests.support.toy import trained
 from xcmodels import metrics
 from xcmodels.data.corpus import Ragged
+from xcmodels.data.propensity import propensity
 from xcmodels.nn.encoders import QUERY, encode_all
 from xcmodels.retrieval import ranker as ranking
 from xcmodels.retrieval.ranker import Ranker, predict
@@ -64,7 +65,7 @@ def test_calibration_interval_and_deciles_are_of_the_predicted_labels(toy, measu
 def test_deep_recall_and_scores_alone_are_of_a_sample(toy, monkeypatch, tmp_path, measured):
     corpus, ranker, (_, whole) = toy.corpus, Ranker(toy.retriever), measured
     truth, filters = corpus.positives["test"], corpus.filters["test"]
-    inverse = 1 / metrics.propensity(corpus.frequencies(), corpus.n_queries, *corpus.facts["propensity"])
+    inverse = 1 / propensity(corpus.frequencies(), corpus.n_queries, *corpus.facts["propensity"])
     every = metrics.evaluate(predict(ranker, corpus, 100)[0], truth, filters, inverse, recall_ks=(100,))
     assert whole["recall/100"] == pytest.approx(every["recall/100"])
     assert whole["points/alone"] == whole["points"]

@@ -9,7 +9,8 @@ import pytest
 import scipy.sparse as sp
 
 from tests.support import oracles
-from xcmodels.metrics import by_decile, difference_errors, evaluate, mean_interval, propensity
+from xcmodels.data.propensity import propensity
+from xcmodels.metrics import by_decile, difference_errors, evaluate, mean_interval
 from xcmodels.predictions import drop_filtered, match
 
 
