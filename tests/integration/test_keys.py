@@ -34,8 +34,8 @@ MINING = {f"xcmodels.{name}" for name in (
     "retrieval.ann", "retrieval.vector_codes", "retrieval.inner_products", "retrieval.serving_config")}
 SCORES = {f"xcmodels.retrieval.{name}" for name in (
     "boosted_trees", "calibration", "centroids", "corpus_words", "folder", "fusion", "label_names", "label_words",
-    "lexicon", "proposers", "scorers", "sparse_classifiers")} | {f"xcmodels.data.{name}" for name in (
-    "judged_answers", "seen_texts", "sparse_rows")}
+    "lexicon", "proposers", "score_weights", "scorers", "sparse_classifiers")} | {f"xcmodels.data.{name}" for name in (
+    "judged_answers", "propensity", "seen_texts", "sparse_rows")}
 OF_M1 = {"xcmodels.methods.ngame_m1", "xcmodels.methods.table_config"}
 NGAME = OF_M1 | {"xcmodels.methods.ngame.config", "xcmodels.methods.ngame.stages"}
 OTHER = NGAME - OF_M1 | {"xcmodels.retrieval.serving_config"}    # not module M1's

@@ -11,8 +11,6 @@ from xcmodels.retrieval import label_names
 from xcmodels.retrieval.label_names import LabelNames, shares
 from xcmodels.retrieval.lexicon import Lexicon, make_lexicon
 
-WEIGHT = 0.25
-
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory) -> Corpus:
@@ -45,9 +43,9 @@ def test_a_label_scores_by_the_share_of_its_name_that_a_text_has(corpus, lexicon
     texts, labels, rng = corpus.sides["train"], corpus.sides["label"], np.random.default_rng(0)
     rows, ids = np.sort(rng.integers(0, len(texts), 500)), rng.integers(0, len(labels), 500)
     read = texts.tokens(np.arange(len(texts)))
-    expected = [WEIGHT * share(texts.ragged[row].tolist(), labels.ragged[label][:labels.titles[label]].tolist(),
+    expected = [share(texts.ragged[row].tolist(), labels.ragged[label][:labels.titles[label]].tolist(),
                                lexicon.idf) for row, label in zip(rows, ids, strict=True)]
-    names = LabelNames.of(lexicon, labels, WEIGHT)
+    names = LabelNames.of(lexicon, labels)
     found = names.scores(read, rows, ids)
     assert found.dtype == np.float32 and found == pytest.approx(expected, abs=1e-6)
     assert 0 < np.mean(found > 0) < 1
@@ -62,13 +60,13 @@ def test_a_token_that_no_training_query_has_counts_as_the_rarest_and_a_content_n
 
 def test_new_labels_have_their_names_and_all_of_them_are_read_back(corpus, lexicon, tmp_path):
     labels = corpus.sides["label"]
-    made, n = LabelNames.of(lexicon, labels, WEIGHT), len(labels)
+    made, n = LabelNames.of(lexicon, labels), len(labels)
     name = labels.ragged[3][:labels.titles[3]].tolist()
     edited = made.with_labels(np.array([1, n]), tokens((name, []), ([*name, 5], [])))
     text, zeros = tokens((name, [])), np.zeros(3, int)
     scores = edited.scores(text, zeros, np.array([1, 3, n]))
-    assert scores[0] == scores[1] == pytest.approx(WEIGHT) and 0 < scores[2] < WEIGHT
+    assert scores[0] == scores[1] == pytest.approx(1) and 0 < scores[2] < 1
     edited.save(tmp_path)
-    read = LabelNames.load(tmp_path, lexicon, WEIGHT)
+    read = LabelNames.load(tmp_path, lexicon)
     assert np.array_equal(read.scores(text, zeros, np.array([1, 3, n])), scores)
-    assert LabelNames.load(tmp_path / "none", lexicon, WEIGHT) is None
+    assert LabelNames.load(tmp_path / "none", lexicon) is None

@@ -112,7 +112,7 @@ def _lexical(corpus: Corpus, nearest: Callable[[np.ndarray, int], np.ndarray],
     if not (fusion.words or fusion.sparse.steps or fusion.name):
         return None, None, None
     words = CorpusWords(corpus)
-    names = LabelNames.of(words.lexicon, corpus.sides["label"], fusion.name) if fusion.name else None
+    names = LabelNames.of(words.lexicon, corpus.sides["label"]) if fusion.name else None
     if not fusion.sparse.steps:
         return words, None, names
     hard = min(fusion.sparse.hard, corpus.n_labels)

@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from xcmodels.data.corpus import Corpus, mapped
+from xcmodels.data.propensity import inverse_propensity
 from xcmodels.data.sorted_ids import isin_sorted, unique
 from xcmodels.data.tokens import Tokens
 from xcmodels.retrieval.ann import NO_IDS, Index
@@ -20,6 +21,7 @@ from xcmodels.retrieval.inner_products import pair_scores, put
 from xcmodels.retrieval.label_names import LabelNames
 from xcmodels.retrieval.label_words import LabelWords
 from xcmodels.retrieval.lexicon import Lexicon, ReadTexts
+from xcmodels.retrieval.score_weights import fit_weights
 from xcmodels.retrieval.scorers import NewLabels, Scorer
 from xcmodels.retrieval.serving_config import (
     CLASSIFIER,
@@ -68,11 +70,11 @@ class TermSum(Scorer):
 
 @dataclass(frozen=True)
 class TreeFusion(Scorer):
-    """T(s_1, ..., s_n, f) + s_1 + ... + s_n, T one tree or a sum of several (NGAME, Appendix C).
+    """T(s_1, ..., s_n, f) + w_1 s_1 + ... + w_n s_n, T one tree or a sum of several (NGAME, Appendix C).
 
     In the paper the scores s are z^T x and w^T x, of the label's embedding and its classifier; here also c^T x, of the
     centroid of its training queries, the tf-idf cosine of its words with the query's, the probability by its linear
-    classifier over words, and how much of its name the query has. f: the label's frequency.
+    classifier over words, and how much of its name the query has. f: the label's frequency. All weights w are 1 there.
     """
 
     trees: RegressionTrees
@@ -82,6 +84,7 @@ class TreeFusion(Scorer):
     words: LabelWords | None = None
     sparse: SparseClassifiers | None = None
     names: LabelNames | None = None
+    weights: Mapping[str, float] = field(default_factory=dict)    # w, by name, where they are not 1
     kind = "tree"
 
     @property
@@ -105,10 +108,11 @@ class TreeFusion(Scorer):
 
     def parts(self, queries: np.ndarray, tokens: ReadTexts | None, rows: np.ndarray,
               labels: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the scores that are fused, and what the trees add."""
-        names = [*self.terms, *self.lexical]
+        """Return the weighted scores that are fused, and what the trees add."""
         features = self.features(queries, tokens, rows, labels)
-        return {**dict(zip(names, features.T, strict=False)), TREES: self.trees.predict(features)}
+        scores = {name: score * np.float32(self.weights.get(name, 1.0)) for name, score in
+                  zip((*self.terms, *self.lexical), features.T, strict=False)}
+        return {**scores, TREES: self.trees.predict(features)}
 
     def unfused(self) -> dict[str, Scorer]:
         """Return the scorers by embeddings, by classifiers and by the sum of both, those that there are."""
@@ -166,7 +170,7 @@ class TreeFusion(Scorer):
         spans = self._index_spans()
         (folder / "fusion.json").write_text(json.dumps({
             "indexed": self.indexed, "proposed": self.sparse.proposed if self.sparse else 0,
-            "name": self.names.weight if self.names else 0.0, "terms": {
+            "weights": dict(self.weights), "terms": {
                 name: {"first": term.first, "place": spans.get(name)} for name, term in self.terms.items()}}))
         for name, term in self.terms.items():
             if name not in spans:
@@ -194,12 +198,12 @@ class TreeFusion(Scorer):
         terms = {name: FusedScore(index.vectors[:, slice(*term["place"])] if term["place"] else
                             mapped(_file(folder, name)), term["first"]) for name, term in facts["terms"].items()}
         made = cls(RegressionTrees.load(folder / "fusion.npz"), terms, mapped(folder / "frequencies.npy"),
-                   tuple(facts["indexed"]))
+                   tuple(facts["indexed"]), weights=facts.get("weights", {}))
         if (lexicon := Lexicon.load(folder)) is None:
             return made
         words = LabelWords.load(folder, WORDS, lexicon)
         return replace(made, words=words, sparse=SparseClassifiers.load(folder, lexicon, facts["proposed"], words),
-                       names=LabelNames.load(folder, lexicon, facts.get("name", 0.0)))
+                       names=LabelNames.load(folder, lexicon))
 
 
 def _sharing(words: LabelWords | None, sparse: SparseClassifiers | None) -> SparseClassifiers | None:
@@ -223,8 +227,9 @@ def fit_fusion(corpus: Corpus, queries: np.ndarray, ids: np.ndarray, *, terms: M
                indexed: tuple[str, ...], embedded: Callable[[], np.ndarray],
                config: FusionConfig, words: CorpusWords | None = None, sparse: SparseClassifiers | None = None,
                names: LabelNames | None = None, lexicon: Lexicon | None = None) -> FittedFusion:
-    """Fit the trees on the shortlists `ids` (n, S) of the validation queries (n, width), less their filter pairs.
+    """Fit the trees and the weights of scores on the shortlists of the validation queries, less their filter pairs.
 
+    queries: the vectors (n, width) of the validation queries. ids: their shortlists (n, S).
     embedded: returns the vectors (N, d) of the training side, for the term of label centroids, which meets a query's
     first d dimensions. words: the corpus's words, for the term of shared words. sparse: classifiers trained without the
     validation split. names: those of labels. lexicon: weighs the words of the returned pairs as later queries' words
@@ -245,31 +250,46 @@ def fit_fusion(corpus: Corpus, queries: np.ndarray, ids: np.ndarray, *, terms: M
     truth = corpus.positives["train"].subset(corpus.validation)
     vectors = embedded() if config.centroids else None
 
-    def fusion(trees: RegressionTrees, with_validation: bool) -> TreeFusion:
+    def fusion(trees: RegressionTrees, weights: Mapping[str, float], with_validation: bool) -> TreeFusion:
         frequencies = corpus.frequencies(None if with_validation else corpus.training_rows()).astype(np.float32)
         similar = {} if vectors is None else {SIMILAR: FusedScore(label_centroids(corpus, vectors, with_validation))}
         shared = None if words is None else words.labels(with_validation)
-        return TreeFusion(trees, {**terms, **similar}, frequencies, indexed, shared, _sharing(shared, sparse),
-                          names)
+        return TreeFusion(trees, {**terms, **similar}, frequencies, indexed, shared, _sharing(shared, sparse), names,
+                          weights)
 
     no_trees = RegressionTrees(np.zeros((0, 0), int), np.zeros((0, 0), np.float32), np.zeros((0, 1), np.float32))
-    unfitted = fusion(no_trees, with_validation=False)
+    unfitted = fusion(no_trees, {}, with_validation=False)
     pairs = pairs[unfitted.frequencies[pairs % corpus.n_labels] > 0]
     relevant = isin_sorted(pairs, unique(truth.keys(corpus.n_labels)))
     tokens, (rows, labels) = corpus.sides["train"].tokens(corpus.validation), np.divmod(pairs, corpus.n_labels)
     features = unfitted.features(queries, tokens, rows, labels)
 
     def trees_of(chosen: np.ndarray) -> RegressionTrees:
-        trees = fit_trees(features[chosen], relevant[chosen].astype(np.float32), trees=config.trees, rate=config.rate,
-                          depth=config.depth, min_leaf=config.min_leaf)
-        return replace(trees, value=np.float32(config.weight) * trees.value)
+        return fit_trees(features[chosen], relevant[chosen].astype(np.float32), trees=config.trees, rate=config.rate,
+                         depth=config.depth, min_leaf=config.min_leaf)
 
-    trees, later, scores = trees_of(np.ones(len(pairs), dtype=bool)), features.copy(), np.zeros_like(features[:, 0])
+    folds = [rows % FOLDS == fold for fold in range(FOLDS)]
+    others = [no_trees if own.all() else trees_of(~own) for own in folds]
+
+    def summands(inputs: np.ndarray) -> np.ndarray:
+        """Return the scores among the inputs, and what trees that were fitted on the other fold add, (p, n + 1)."""
+        out = np.append(inputs[:, :-1], np.zeros((len(inputs), 1), np.float32), axis=1)
+        for own, fitted in zip(folds, others, strict=True):
+            out[own, -1] = fitted.predict(inputs[own])
+        return out
+
+    scored = [*unfitted.terms, *unfitted.lexical]
+    weights = np.array([*(config.name if name == NAME else 1.0 for name in scored), config.weight])
+    if config.weigh:
+        gains = np.sqrt(inverse_propensity(corpus))    # between those of P and of PSP
+        weights = fit_weights(summands(features), rows, relevant, gains[labels], weights)
+    later = features.copy()
     if lexicon is not None:
-        first, scored = len(unfitted.terms), unfitted.reading(lexicon).lexical_scores(tokens, rows, labels)
-        later[:, first:first + len(scored)] = np.stack(scored, axis=1)
-    for own in (rows % FOLDS == fold for fold in range(FOLDS)):
-        fold_trees = no_trees if own.all() else trees_of(~own)
-        scores[own] = later[own, :-1].sum(axis=1) + fold_trees.predict(later[own])
+        first, read = len(unfitted.terms), unfitted.reading(lexicon).lexical_scores(tokens, rows, labels)
+        later[:, first:first + len(read)] = np.stack(read, axis=1)
+    scores = (summands(later) * np.float32(weights)).sum(axis=1)
+    trees = trees_of(np.ones(len(pairs), dtype=bool))
+    trees = replace(trees, value=np.float32(weights[-1]) * trees.value)
+    fitted = fusion(trees, dict(zip(scored, weights.tolist(), strict=False)), with_validation=True)
     measured = {"pairs": float(len(relevant)), "relevant": float(relevant.sum())}
-    return FittedFusion(fusion(trees, with_validation=True), measured, ScoredPairs(rows, labels, scores))
+    return FittedFusion(fitted, measured, ScoredPairs(rows, labels, scores))

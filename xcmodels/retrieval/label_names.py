@@ -22,20 +22,19 @@ FILE = "names"
 
 @dataclass(frozen=True)
 class LabelNames:
-    """The share of a label's name, its title, that a text has, times `weight`.
+    """The share of a label's name, its title, that a text has.
 
     tokens: those of each name, whose weights are their shares of the name's idf.
     """
 
     tokens: LabelWords
-    weight: float
 
     @classmethod
-    def of(cls, lexicon: Lexicon, labels: Side, weight: float) -> "LabelNames":
+    def of(cls, lexicon: Lexicon, labels: Side) -> "LabelNames":
         """Return the names of a corpus's labels."""
         rows = np.arange(len(labels))
         parts = [shares(lexicon, labels.tokens(rows[start:start + CHUNK])) for start in range(0, len(rows), CHUNK)]
-        return cls(LabelWords.of(lexicon, sp.vstack(parts, format="csr")), weight)
+        return cls(LabelWords.of(lexicon, sp.vstack(parts, format="csr")))
 
     @property
     def lexicon(self) -> Lexicon:
@@ -45,7 +44,7 @@ class LabelNames:
         """Return the scores of (text row, label) pairs, (p,) float32, 0 for a label without a title; `rows` ascend."""
         words = self.lexicon.weigh(texts)
         found = replace(words, weights=np.ones_like(words.weights))    # a token is in a text or not
-        return np.float32(self.weight) * self.tokens.scores(found, rows, labels)
+        return self.tokens.scores(found, rows, labels)
 
     def reading(self, lexicon: Lexicon) -> "LabelNames":
         """Return this with texts read by another lexicon of the same words."""
@@ -56,14 +55,14 @@ class LabelNames:
         return replace(self, tokens=self.tokens.with_rows(rows, shares(self.lexicon, tokens)))
 
     def save(self, folder: Path) -> None:
-        """Write everything but the lexicon and the weight."""
+        """Write everything but the lexicon."""
         self.tokens.save(folder, FILE)
 
     @classmethod
-    def load(cls, folder: Path, lexicon: Lexicon, weight: float) -> "LabelNames | None":
+    def load(cls, folder: Path, lexicon: Lexicon) -> "LabelNames | None":
         """Map what `save` wrote; return None where there is nothing."""
         tokens = LabelWords.load(folder, FILE, lexicon)
-        return None if tokens is None else cls(tokens, weight)
+        return None if tokens is None else cls(tokens)
 
 
 def shares(lexicon: Lexicon, labels: Tokens) -> sp.csr_array:

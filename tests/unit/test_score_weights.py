@@ -1,0 +1,65 @@
+"""Fitted weights of scores: the loss against loops over queries, its gradient, and what the fit does."""
+
+import math
+
+import numpy as np
+import pytest
+
+from xcmodels.retrieval import score_weights
+from xcmodels.retrieval.score_weights import PairLoss, fit_weights
+
+RNG = np.random.default_rng(0)
+QUERIES, SHORTLIST, SCORES = 40, 12, 3
+ROWS = np.repeat(np.arange(QUERIES), SHORTLIST)
+X = RNG.normal(size=(len(ROWS), SCORES))
+TRUE = np.array([2.0, 1.0, 0.0])
+RELEVANT = X @ TRUE + RNG.gumbel(size=len(ROWS)) > 3.0
+GAINS = RNG.uniform(0.5, 3, len(ROWS))
+BEFORE = np.ones(SCORES)
+
+
+def loss(weights: np.ndarray) -> float:
+    """The mean over queries with a positive of its positives' -log(e^s+ / (e^s+ + sum over others of e^s-))."""
+    total, judged = 0.0, 0
+    for query in range(QUERIES):
+        own = np.flatnonzero(query == ROWS)
+        odds = {i: math.exp(sum(weights * X[i])) for i in own}
+        positives = [i for i in own if RELEVANT[i]]
+        others = sum(odds[i] for i in own if not RELEVANT[i])
+        judged += bool(positives)
+        for i in positives:
+            share = GAINS[i] / sum(GAINS[j] for j in positives)
+            total -= share * math.log(odds[i] / (odds[i] + others))
+    return total / judged
+
+
+def test_the_loss_is_that_of_loops_over_queries_and_their_positives():
+    positives = np.bincount(ROWS, RELEVANT)
+    assert positives.min() == 0 and positives.max() > 1
+    made = PairLoss(X, ROWS, RELEVANT, GAINS)
+    for weights in (BEFORE, TRUE, -3 * TRUE, 40 * BEFORE):
+        assert made(weights)[0] == pytest.approx(loss(weights), rel=1e-9)
+
+
+def test_the_gradient_is_the_slope_of_the_loss():
+    made, step = PairLoss(X, ROWS, RELEVANT, GAINS), 1e-6
+    for weights in (BEFORE, TRUE):
+        slopes = [(made(weights + step * unit)[0] - made(weights - step * unit)[0]) / (2 * step)
+                  for unit in np.eye(SCORES)]
+        assert made(weights)[1] == pytest.approx(slopes, abs=1e-6)
+
+
+def test_weights_move_to_what_scores_are_worth():
+    fitted = fit_weights(X, ROWS, RELEVANT, GAINS, BEFORE)
+    assert fitted[0] > fitted[1] > fitted[2] and fitted[0] > 1 > fitted[2]
+
+
+def test_a_stronger_pull_keeps_weights_nearer(monkeypatch):
+    free = fit_weights(X, ROWS, RELEVANT, GAINS, BEFORE)
+    monkeypatch.setattr(score_weights, "PULL", 10 * score_weights.PULL)
+    near = fit_weights(X, ROWS, RELEVANT, GAINS, BEFORE)
+    assert 0 < np.linalg.norm(near - BEFORE) < np.linalg.norm(free - BEFORE) / 3
+
+
+def test_without_a_positive_they_stay():
+    assert np.array_equal(fit_weights(X, ROWS, np.zeros_like(RELEVANT), GAINS, BEFORE), BEFORE)

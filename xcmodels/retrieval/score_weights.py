@@ -1,0 +1,60 @@
+"""Weights of the scores that a fusion sums, fitted on validation queries and held near those it has without.
+
+A softmax for each query: every positive against the labels of its shortlist that are none, as DEXML (Gupta et al.,
+2024) decouples them. What a score is worth differs between data sets; few validation queries do not say much of it.
+"""
+
+import numpy as np
+from scipy.optimize import minimize, minimize_scalar
+
+PULL = 0.1           # L2 penalty towards the weights before
+SCALES = 0.1, 50.0   # of the softmax's logits over the weighted sum, between which it is found
+
+
+class PairLoss:
+    """The mean over queries of -log softmax of their positives, and its gradient, by the weights of n scores.
+
+    scores (p, n) of pairs of a query and a label, rows (p,), ascending, and whether the label is a positive, (p,).
+    gains (p,): what a positive counts for among those of its query. Queries without a positive do not count.
+    """
+
+    def __init__(self, scores: np.ndarray, rows: np.ndarray, relevant: np.ndarray, gains: np.ndarray) -> None:
+        judged = np.isin(rows, rows[relevant])
+        self.scores = np.ascontiguousarray(scores[judged].T, np.float64)
+        self.relevant = relevant[judged]
+        _, self.starts, self.query = np.unique(rows[judged], return_index=True, return_inverse=True)
+        shares = np.where(self.relevant, gains[judged], 0.0)
+        self.shares = shares / (np.bincount(self.query, shares)[self.query] * max(1, len(self.starts)))
+
+    def __call__(self, weights: np.ndarray) -> tuple[float, np.ndarray]:
+        """Return the loss and its gradient; sums are numpy's own, whose bits no number of threads changes."""
+        logits = np.zeros(len(self.query))
+        for weight, column in zip(weights, self.scores, strict=True):
+            logits += weight * column
+        logits -= np.maximum.reduceat(logits, self.starts)[self.query]
+        odds = np.exp(np.maximum(logits, -700.0))
+        against = odds + np.bincount(self.query, np.where(self.relevant, 0.0, odds))[self.query]
+        wanted = self.shares / against
+        pushed = np.bincount(self.query, wanted)[self.query]
+        slope = np.where(self.relevant, wanted, pushed) * odds - self.shares
+        return float((self.shares * (np.log(against) - logits)).sum()), (self.scores * slope).sum(axis=1)
+
+
+def fit_weights(scores: np.ndarray, rows: np.ndarray, relevant: np.ndarray, gains: np.ndarray,
+                before: np.ndarray) -> np.ndarray:
+    """Return weights (n,) of n scores that minimise `PairLoss` + PULL ||weights - before||^2.
+
+    The scale of the logits is that which suits the weights `before`, so that only their proportions are fitted.
+    """
+    if not relevant.any():
+        return before
+    loss = PairLoss(scores, rows, relevant, gains)
+    scale = minimize_scalar(lambda scale: loss(scale * before)[0], bounds=SCALES, method="bounded").x
+
+    def penalised(weights: np.ndarray) -> tuple[float, np.ndarray]:
+        value, gradient = loss(scale * weights)
+        moved = weights - before
+        return value + PULL * float((moved * moved).sum()), scale * gradient + 2 * PULL * moved
+
+    found: np.ndarray = minimize(penalised, before, jac=True, method="L-BFGS-B").x
+    return found
