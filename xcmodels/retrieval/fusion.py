@@ -280,7 +280,7 @@ def fit_fusion(corpus: Corpus, queries: np.ndarray, ids: np.ndarray, *, terms: M
 
     scored = [*unfitted.terms, *unfitted.lexical]
     weights = np.array([*(config.name if name == NAME else 1.0 for name in scored), config.weight])
-    if config.weigh:
+    if config.fit_weights:
         gains = np.sqrt(inverse_propensity(corpus))    # between those of P and of PSP
         weights = fit_weights(summands(features), rows, relevant, gains[labels], weights)
     later = features.copy()
@@ -288,8 +288,10 @@ def fit_fusion(corpus: Corpus, queries: np.ndarray, ids: np.ndarray, *, terms: M
         first, read = len(unfitted.terms), unfitted.reading(lexicon).lexical_scores(tokens, rows, labels)
         later[:, first:first + len(read)] = np.stack(read, axis=1)
     scores = (summands(later) * np.float32(weights)).sum(axis=1)
-    trees = trees_of(np.ones(len(pairs), dtype=bool))
-    trees = replace(trees, value=np.float32(weights[-1]) * trees.value)
-    fitted = fusion(trees, dict(zip(scored, weights.tolist(), strict=False)), with_validation=True)
+    by_name = dict(zip((*scored, TREES), weights.tolist(), strict=True))
     measured = {"pairs": float(len(relevant)), "relevant": float(relevant.sum())}
-    return FittedFusion(fitted, measured, ScoredPairs(rows, labels, scores))
+    if config.fit_weights:
+        measured |= {f"weight/{name}": weight for name, weight in by_name.items()}
+    trees = trees_of(np.ones(len(pairs), dtype=bool))
+    trees = replace(trees, value=np.float32(by_name.pop(TREES)) * trees.value)
+    return FittedFusion(fusion(trees, by_name, with_validation=True), measured, ScoredPairs(rows, labels, scores))

@@ -39,7 +39,7 @@ class FusionConfig:
     trees: int = 1             # how many trees, each fitted on what those before it leave
     rate: float = 1.0          # share of what a tree finds that is added
     weight: float = 1.0        # of the trees beside the scores
-    weigh: bool = False        # fit the weights of scores and trees, too, near those set
+    fit_weights: bool = False  # the weights of scores and trees are fitted, too, near those set
     centroids: bool = False    # the similarity to the mean of a label's training queries is a further score
     words: bool = False        # the words shared with a label's text and its training queries are a further score
     name: float = 0.0          # weight of a further score, the share of a label's name that a text has; 0 = none
