@@ -65,12 +65,12 @@ MEANING = {
     "no-model": "No version could be loaded yet.", "connections": "Too many connections are open.",
     "draining": "The server is about to stop.", "route": "There is nothing at this address, or not by this method."}
 _MODEL = {"name": "wordnet", "version": "3", "digest": "6" * 64, "data": "f" * 64}
-_CAT = {"id": 21284, "uid": "n02130460", "text": "big cat, cat", "score": 1.88658, "confidence": 0.081672}
-_EXPLANATION = {"parts": {"encoder": 0.519936, "classifier": 0.603358, "similar texts": 0.516418, "words": 0.044549,
-                          "sparse": 0.009098, "trees": 0.193221},
-                "words": {"large": 0.133991, "cat": -0.123475}, "frequency": 6, "nearest": [
-    {"text": "leopard, Panthera pardus", "similarity": 0.420658,
-     "labels": ["big cat, cat", "Panthera, genus Panthera"]}]}
+_CAT = {"id": 21270, "uid": "n02127275", "text": "wildcat", "score": 2.14644, "confidence": 0.0917}
+_EXPLANATION = {"parts": {"encoder": 0.56849, "classifier": 0.642744, "similar texts": 0.587827, "words": 0.133896,
+                          "sparse": 0.033717, "name": 0.085557, "trees": 0.09421},
+                "words": {"wild": 0.673684, "cat": 0.555208}, "frequency": 14, "nearest": [
+    {"text": "European wildcat, catamountain, Felis silvestris", "similarity": 0.475528,
+     "labels": ["Felis, genus Felis", "wildcat"]}]}
 _PROJECT = {"project_id": "books", "name": "books version 3", "language": "und",
             "backend": {"backend_id": "xcflow ngame"},
             "vocab": {"vocab_id": "books", "languages": ["und"], "size": 23648, "loaded": True},
