@@ -4,9 +4,11 @@ import math
 
 import numpy as np
 import pytest
+import torch
 
+from xcmodels.nn.losses import decoupled_softmax
 from xcmodels.retrieval import score_weights
-from xcmodels.retrieval.score_weights import PairLoss, fit_weights
+from xcmodels.retrieval.score_weights import DecoupledSoftmax, fit_weights
 
 RNG = np.random.default_rng(0)
 QUERIES, SHORTLIST, SCORES = 40, 12, 3
@@ -36,13 +38,24 @@ def loss(weights: np.ndarray) -> float:
 def test_the_loss_is_that_of_loops_over_queries_and_their_positives():
     positives = np.bincount(ROWS, RELEVANT)
     assert positives.min() == 0 and positives.max() > 1
-    made = PairLoss(X, ROWS, RELEVANT, GAINS)
+    made = DecoupledSoftmax(X, ROWS, RELEVANT, GAINS)
     for weights in (BEFORE, TRUE, -3 * TRUE, 40 * BEFORE):
         assert made(weights)[0] == pytest.approx(loss(weights), rel=1e-9)
 
 
+def test_the_loss_is_that_by_which_encoders_are_trained_but_that_a_query_s_weights_have_a_mean_of_one():
+    positives, gains = (torch.from_numpy(each.reshape(QUERIES, SHORTLIST)) for each in (RELEVANT, GAINS))
+    known = (gains * positives).sum(1, keepdim=True)
+    gains = gains * positives.sum(1, keepdim=True) / torch.where(known > 0, known, 1)
+    gains = torch.where(positives, gains, 1.0)
+    made = DecoupledSoftmax(X, ROWS, RELEVANT, GAINS)
+    for weights in (BEFORE, TRUE):
+        scores = torch.from_numpy((X @ weights).reshape(QUERIES, SHORTLIST))
+        assert made(weights)[0] == pytest.approx(float(decoupled_softmax(scores, positives, gains)), rel=1e-9)
+
+
 def test_the_gradient_is_the_slope_of_the_loss():
-    made, step = PairLoss(X, ROWS, RELEVANT, GAINS), 1e-6
+    made, step = DecoupledSoftmax(X, ROWS, RELEVANT, GAINS), 1e-6
     for weights in (BEFORE, TRUE):
         slopes = [(made(weights + step * unit)[0] - made(weights - step * unit)[0]) / (2 * step)
                   for unit in np.eye(SCORES)]

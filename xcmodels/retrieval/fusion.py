@@ -269,12 +269,12 @@ def fit_fusion(corpus: Corpus, queries: np.ndarray, ids: np.ndarray, *, terms: M
                          depth=config.depth, min_leaf=config.min_leaf)
 
     folds = [rows % FOLDS == fold for fold in range(FOLDS)]
-    others = [no_trees if own.all() else trees_of(~own) for own in folds]
+    fold_trees = [no_trees if own.all() else trees_of(~own) for own in folds]
 
     def summands(inputs: np.ndarray) -> np.ndarray:
         """Return the scores among the inputs, and what trees that were fitted on the other fold add, (p, n + 1)."""
         out = np.append(inputs[:, :-1], np.zeros((len(inputs), 1), np.float32), axis=1)
-        for own, fitted in zip(folds, others, strict=True):
+        for own, fitted in zip(folds, fold_trees, strict=True):
             out[own, -1] = fitted.predict(inputs[own])
         return out
 

@@ -1,7 +1,6 @@
 """Weights of the scores that a fusion sums, fitted on validation queries and held near those it has without.
 
-A softmax for each query: every positive against the labels of its shortlist that are none, as DEXML (Gupta et al.,
-2024) decouples them. What a score is worth differs between data sets; few validation queries do not say much of it.
+What a score is worth differs between data sets, and few validation queries do not say much of it.
 """
 
 import numpy as np
@@ -11,9 +10,11 @@ PULL = 0.1           # L2 penalty towards the weights before
 SCALES = 0.1, 50.0   # of the softmax's logits over the weighted sum, between which it is found
 
 
-class PairLoss:
-    """The mean over queries of -log softmax of their positives, and its gradient, by the weights of n scores.
+class DecoupledSoftmax:
+    """`xcmodels.nn.losses.decoupled_softmax` of pairs' weighted sums of n scores, and its gradient by the weights.
 
+    Each positive of a query is set against those labels of its shortlist that are none (DEXML, Gupta et al., 2024), and
+    the weights of a query's positives have a mean of 1.
     scores (p, n) of pairs of a query and a label, rows (p,), ascending, and whether the label is a positive, (p,).
     gains (p,): what a positive counts for among those of its query. Queries without a positive do not count.
     """
@@ -24,7 +25,7 @@ class PairLoss:
         self.relevant = relevant[judged]
         _, self.starts, self.query = np.unique(rows[judged], return_index=True, return_inverse=True)
         shares = np.where(self.relevant, gains[judged], 0.0)
-        self.shares = shares / (np.bincount(self.query, shares)[self.query] * max(1, len(self.starts)))
+        self.shares = shares / (np.bincount(self.query, shares)[self.query] * len(self.starts))
 
     def __call__(self, weights: np.ndarray) -> tuple[float, np.ndarray]:
         """Return the loss and its gradient; sums are numpy's own, whose bits no number of threads changes."""
@@ -42,13 +43,13 @@ class PairLoss:
 
 def fit_weights(scores: np.ndarray, rows: np.ndarray, relevant: np.ndarray, gains: np.ndarray,
                 before: np.ndarray) -> np.ndarray:
-    """Return weights (n,) of n scores that minimise `PairLoss` + PULL ||weights - before||^2.
+    """Return weights (n,) of n scores that minimise `DecoupledSoftmax` + PULL ||weights - before||^2.
 
     The scale of the logits is that which suits the weights `before`, so that only their proportions are fitted.
     """
     if not relevant.any():
         return before
-    loss = PairLoss(scores, rows, relevant, gains)
+    loss = DecoupledSoftmax(scores, rows, relevant, gains)
     scale = minimize_scalar(lambda scale: loss(scale * before)[0], bounds=SCALES, method="bounded").x
 
     def penalised(weights: np.ndarray) -> tuple[float, np.ndarray]:

@@ -149,10 +149,10 @@ class _Loop:
 
     def validate(self) -> dict[str, float]:
         """Return P@1 of the model on validation queries, where that is cheap; leave the model in training mode."""
-        if not validation_is_cheap(self.corpus) or not len((held := JudgedAnswers.of(self.corpus)).truth):
+        if not validation_is_cheap(self.corpus) or not len((judged := JudgedAnswers.of(self.corpus)).truth):
             return {}
         try:
-            return {P1: validation_precision(self.stage, self.model.eval(), self.corpus, self.mined, held)}
+            return {P1: validation_precision(self.stage, self.model.eval(), self.corpus, self.mined, judged)}
         finally:
             self.model.train()
 
@@ -230,25 +230,25 @@ def validation_is_cheap(corpus: Corpus) -> bool:
     return corpus.n_labels <= min(VALIDATION_LABELS, len(corpus.training_rows()))
 
 
-def validated_places(held: JudgedAnswers) -> np.ndarray:
+def validated_places(judged: JudgedAnswers) -> np.ndarray:
     """Return the places in the split of the validation queries that epochs are validated on, evenly spaced."""
-    places = unique(held.truth // len(held.has_query))
+    places = unique(judged.truth // len(judged.has_query))
     return places[np.linspace(0, len(places) - 1, min(VALIDATION_QUERIES, len(places))).astype(np.int64)]
 
 
-def validation_precision(stage: Stage[Any], model: Model, corpus: Corpus, mined: Mined, held: JudgedAnswers) -> float:
+def validation_precision(stage: Stage[Any], model: Model, corpus: Corpus, mined: Mined, judged: JudgedAnswers) -> float:
     """Return P@1 of validation queries, in percent, by exact search among the labels that are judged.
 
     No random number is drawn and no weight changed, so training ends with the same bits with or without it.
     """
-    places = validated_places(held)
+    places = validated_places(judged)
     queries, labels = stage.ranking_vectors(model, corpus, mined, corpus.validation[places])
     best = np.empty(len(places), np.int64)
     for start in range(0, len(places), _TOGETHER):
         part = places[start:start + _TOGETHER]
         scores = queries[start:start + _TOGETHER] @ labels.T
-        unjudged, lengths = held.unjudged.take(part)
+        unjudged, lengths = judged.unjudged.take(part)
         scores[np.repeat(np.arange(len(part)), lengths), unjudged] = -np.inf
-        scores[:, ~held.has_query] = -np.inf
+        scores[:, ~judged.has_query] = -np.inf
         best[start:start + _TOGETHER] = scores.argmax(1)
-    return 100 * float(isin_sorted(places * corpus.n_labels + best, held.truth).mean())
+    return 100 * float(isin_sorted(places * corpus.n_labels + best, judged.truth).mean())
