@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 PACKAGES = ("tasks", "xcmodels", "data_contracts")
-# Code that cannot change a result: how a step is run, and a method's wiring, which its settings and stages decide.
+# Code that cannot change a result: how a step is run, a method's wiring, which its settings and stages decide, and
+# the settings of serving, whose values are in the keys: a new one of them must not train anew.
 MACHINERY = ("tasks.core", "tasks.training.dask_executor", "tasks.training.launcher", "tasks.training.recipe",
              "tasks.training.training_process", "xcmodels.data.executor", "xcmodels.methods.presets",
-             "xcmodels.methods.registry")
+             "xcmodels.methods.registry", "xcmodels.retrieval.serving_config")
 
 
 @cache

@@ -31,14 +31,14 @@ MINING = {f"xcmodels.{name}" for name in (
     "mining", "mining.clustering", "mining.gpu_index", "mining.graph", "mining.grouped_index",
     "mining.int8_products", "mining.label_index", "mining.negatives", "mining.per_query_index",
     "data.sparse_rows", "mining.query_groups", "mining.schedule", "retrieval",
-    "retrieval.ann", "retrieval.vector_codes", "retrieval.inner_products", "retrieval.serving_config")}
+    "retrieval.ann", "retrieval.vector_codes", "retrieval.inner_products")}
 SCORES = {f"xcmodels.retrieval.{name}" for name in (
     "boosted_trees", "calibration", "centroids", "corpus_words", "folder", "fusion", "label_names", "label_words",
     "lexicon", "proposers", "score_weights", "scorers", "sparse_classifiers")} | {f"xcmodels.data.{name}" for name in (
     "judged_answers", "propensity", "seen_texts", "sparse_rows")}
 OF_M1 = {"xcmodels.methods.ngame_m1", "xcmodels.methods.table_config"}
 NGAME = OF_M1 | {"xcmodels.methods.ngame.config", "xcmodels.methods.ngame.stages"}
-OTHER = NGAME - OF_M1 | {"xcmodels.retrieval.serving_config"}    # not module M1's
+OTHER = NGAME - OF_M1    # not module M1's
 # to read what was trained
 TRAINED = (LOOP | MINING | NGAME | STATES) - {"xcmodels.data.judged_answers", "xcmodels.training.loop"}
 READERS = {f"tasks.data.sources{name}" for name in (
@@ -67,13 +67,12 @@ KEYS = {
     "evaluation": ENCODERS | SCORES | {
         "tasks.evaluation.evaluate", "xcmodels.predictions", "xcmodels.metrics", "xcmodels.retrieval",
         "xcmodels.retrieval.ann", "xcmodels.retrieval.vector_codes",
-        "xcmodels.retrieval.centroid_mix", "xcmodels.retrieval.inner_products", "xcmodels.retrieval.ranker",
-        "xcmodels.retrieval.serving_config"},
+        "xcmodels.retrieval.centroid_mix", "xcmodels.retrieval.inner_products", "xcmodels.retrieval.ranker"},
 }
 # Files of which an edit can change no step's result, but where a method's own is trained.
 FREE = ("data_contracts/validate.py", "tasks/evaluation/report.py", "tasks/session.py",
         "xcmodels/retrieval/retriever.py", "xcmodels/retrieval/selection.py", "xcmodels/resources.py",
-        "serving/app.py", "flows/cli/app.py",
+        "xcmodels/retrieval/serving_config.py", "serving/app.py", "flows/cli/app.py",
         "xcmodels/methods/registry.py", "xcmodels/methods/astra/stages.py", "xcmodels/methods/unidec/method.py")
 
 
