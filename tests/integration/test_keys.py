@@ -33,9 +33,11 @@ MINING = {f"xcmodels.{name}" for name in (
     "data.sparse_rows", "mining.query_groups", "mining.schedule", "retrieval",
     "retrieval.ann", "retrieval.vector_codes", "retrieval.inner_products")}
 SCORES = {f"xcmodels.retrieval.{name}" for name in (
-    "boosted_trees", "calibration", "centroids", "corpus_words", "folder", "fusion", "label_names", "label_words",
-    "lexicon", "proposers", "score_weights", "scorers", "sparse_classifiers")} | {f"xcmodels.data.{name}" for name in (
+    "boosted_trees", "calibration", "folder", "fusion", "label_names", "label_words", "lexicon", "proposers", "scorers",
+    "sparse_classifiers")} | {f"xcmodels.data.{name}" for name in (
     "judged_answers", "propensity", "seen_texts", "sparse_rows")}
+FIT = {f"xcmodels.retrieval.{name}" for name in (
+    "centroids", "corpus_words", "fusion_fit", "score_weights", "sparse_training")}
 OF_M1 = {"xcmodels.methods.ngame_m1", "xcmodels.methods.table_config"}
 NGAME = OF_M1 | {"xcmodels.methods.ngame.config", "xcmodels.methods.ngame.stages"}
 OTHER = NGAME - OF_M1    # not module M1's
@@ -59,11 +61,11 @@ KEYS = {
         "tasks.data.tables", "tasks.training.embed", "tasks.training.mined_files", "tasks.training.mining",
         "xcmodels.mining.hardness"},
     "vectors": TRAINED | {"tasks.training.embed", "tasks.training.mined_files"},
-    "retriever": TRAINED | SCORES | {
+    "retriever": TRAINED | SCORES | FIT | {
         "tasks.training.mined_files", "tasks.training.retriever", "xcmodels.methods.ngame.method",
         "xcmodels.methods.retriever_builder", "xcmodels.mining.nearest_labels", "xcmodels.retrieval.builder",
         "xcmodels.retrieval.examples",
-        "xcmodels.data.label_branches", "xcmodels.retrieval.sparse_training"},
+        "xcmodels.data.label_branches"},
     "evaluation": ENCODERS | SCORES | {
         "tasks.evaluation.evaluate", "xcmodels.predictions", "xcmodels.metrics", "xcmodels.retrieval",
         "xcmodels.retrieval.ann", "xcmodels.retrieval.vector_codes",

@@ -14,12 +14,11 @@ from flows.cli.predict import Query, predict_texts
 from serving.answers import Question, answer
 from tasks.registry.pyfunc_model import RetrieverModel
 from tests.support.toy import toy_config, trained
-from xcmodels.data.corpus import Corpus, Texts
+from xcmodels.data.corpus import Texts
 from xcmodels.methods.ngame.method import ngame
 from xcmodels.retrieval import ann
-from xcmodels.retrieval.boosted_trees import fit_trees
 from xcmodels.retrieval.corpus_words import CorpusWords
-from xcmodels.retrieval.fusion import FusedScore, fit_fusion
+from xcmodels.retrieval.fusion import FusedScore
 from xcmodels.retrieval.proposers import Proposer, best_of, candidates
 from xcmodels.retrieval.retriever import Label, Retriever
 from xcmodels.retrieval.serving_config import FusionConfig, SparseConfig
@@ -143,36 +142,6 @@ def test_the_encoder_and_tokenizer_are_those_of_training(toy, retriever):
     assert np.array_equal(retriever.scorer.terms["encoder"].matrix, toy.vectors["labels"])
 
 
-def test_the_fusion_is_fitted_without_the_validation_queries_and_served_with_them(toy):
-    """Fitted with them, it would see each validation query's own share in the centroids that it is judged by."""
-    corpus, queries, labels = toy.corpus, toy.vectors["queries"], toy.vectors["labels"]
-    positives, rows = corpus.positives["train"], corpus.training_rows()
-    mean, counts = np.zeros((2, 60, 32)), np.zeros((2, 60), np.float32)
-    for row in range(600):
-        for known in ([0, 1] if row in rows else [1]):
-            mean[known, positives[row]] += queries[row]
-            counts[known, positives[row]] += 1
-    mean /= np.maximum(np.linalg.norm(mean, axis=2, keepdims=True), 1e-9)
-    assert (counts[0] < counts[1]).any()
-    held, ids = corpus.validation, np.tile(np.arange(60), (len(corpus.validation), 1))
-    fusion, *_ = fit_fusion(corpus, queries[held], ids, terms=twice(labels), indexed=("classifier",),
-                           embedded=lambda: queries, words=CorpusWords(corpus),
-                           config=FusionConfig(centroids=True, min_leaf=20))
-    assert np.array_equal(fusion.frequencies, counts[1])
-    assert fusion.terms["similar texts"].matrix == pytest.approx(mean[1], abs=1e-6)
-    before, after = (CorpusWords(corpus).labels(with_validation) for with_validation in (False, True))
-    assert np.array_equal(fusion.words.weights, after.weights) and np.array_equal(fusion.words.ids, after.ids)
-    assert not np.array_equal(before.ids, after.ids)
-    tokens = corpus.sides["train"].tokens(held)
-    asked = [(row, label) for row in held for label in range(60)
-             if counts[0, label] and label not in corpus.filters["train"][int(row)]]
-    shared = before.scores(tokens, np.searchsorted(held, [row for row, _ in asked]), np.array(asked)[:, 1])
-    seen = np.array([[*2 * [labels[label] @ queries[row]], mean[0, label] @ queries[row], words, counts[0, label]]
-                     for (row, label), words in zip(asked, shared, strict=True)], np.float32)
-    wanted = fit_trees(seen, np.array([label in positives[int(row)] for row, label in asked], np.float32), min_leaf=20)
-    assert fusion.trees.predict(seen) == pytest.approx(wanted.predict(seen), abs=1e-6)
-
-
 def test_answers_do_not_change(toy, retriever, titles):
     first = retriever.predict(titles)
     assert retriever.predict(titles) == first
@@ -264,33 +233,6 @@ def test_equal_scores_come_by_label_and_padding_last(retriever):
     assert np.isneginf(scores[ids < 0]).all()
     assert len(np.unique(scores[ids >= 0])) == 1
     assert best_of(ids, scores, 4)[0].tolist() == [[1, 3, 5, 7]]
-
-
-def test_the_fusion_sees_the_shortlist_less_the_filters(toy):
-    """Every pair it is fitted on is of a validation query, in the shortlist, and no filter pair."""
-    index = ann.load(toy.retriever / "index" / "labels")
-    queries = toy.vectors["queries"][toy.corpus.validation]
-    wanted = set()
-    for row, query in enumerate(queries):
-        top = np.argsort(-(index.vectors @ query), kind="stable")[:20].tolist()
-        banned = toy.corpus.filters["train"][int(toy.corpus.validation[row])].tolist()
-        wanted |= {(row, label) for label in top if label not in banned}
-    relevant = sum(label in toy.corpus.positives["train"][int(toy.corpus.validation[row])] for row, label in wanted)
-    assert toy.measured == {"pairs": len(wanted), "relevant": relevant}
-
-
-def test_the_fusion_is_not_told_of_labels_that_only_validation_queries_have(toy):
-    """No test query will ever have one: those labels would not be in the label file."""
-    corpus = Corpus(toy.corpus.folder)
-    corpus.validation = np.flatnonzero([7 in corpus.positives["train"][row] for row in range(600)])
-    ids = np.tile(np.arange(60), (len(corpus.validation), 1))
-    queries, labels = np.ones((len(ids), 4), np.float32), np.ones((60, 4), np.float32)
-    fusion, measured, _ = fit_fusion(corpus, queries, ids, terms=twice(labels), indexed=("classifier",),
-                                  embedded=lambda: queries, config=FusionConfig())
-    banned = sum(bool(np.isin(label, corpus.filters["train"][row])) for row in corpus.validation for label in range(60)
-                 if label != 7)
-    assert measured["pairs"] == 59 * len(ids) - banned
-    assert np.array_equal(fusion.frequencies, corpus.frequencies())
 
 
 def test_predicting_needs_no_gradient(retriever):

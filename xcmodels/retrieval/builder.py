@@ -20,7 +20,8 @@ from xcmodels.retrieval.calibration import Calibration, ScoredPairs, calibrate
 from xcmodels.retrieval.corpus_words import CorpusWords
 from xcmodels.retrieval.examples import save_examples
 from xcmodels.retrieval.folder import REMOVED, write_facts
-from xcmodels.retrieval.fusion import FusedScore, fit_fusion
+from xcmodels.retrieval.fusion import FusedScore
+from xcmodels.retrieval.fusion_fit import fit_fusion
 from xcmodels.retrieval.label_names import LabelNames
 from xcmodels.retrieval.proposers import Proposer, candidates
 from xcmodels.retrieval.scorers import InnerProduct, Scorer

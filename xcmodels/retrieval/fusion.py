@@ -1,42 +1,23 @@
-"""NGAME's score fusion: boosted trees over scores, fitted on validation queries."""
+"""NGAME's score fusion: boosted trees over scores, and their weighted sum."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
-from xcmodels.data.corpus import Corpus, mapped
-from xcmodels.data.propensity import inverse_propensity
-from xcmodels.data.sorted_ids import isin_sorted, unique
+from xcmodels.data.corpus import mapped
 from xcmodels.data.tokens import Tokens
 from xcmodels.retrieval.ann import NO_IDS, Index
-from xcmodels.retrieval.boosted_trees import RegressionTrees, fit_trees
-from xcmodels.retrieval.calibration import ScoredPairs
-from xcmodels.retrieval.centroids import label_centroids
-from xcmodels.retrieval.corpus_words import CorpusWords
+from xcmodels.retrieval.boosted_trees import RegressionTrees
 from xcmodels.retrieval.inner_products import pair_scores, put
 from xcmodels.retrieval.label_names import LabelNames
 from xcmodels.retrieval.label_words import LabelWords
 from xcmodels.retrieval.lexicon import Lexicon, ReadTexts
-from xcmodels.retrieval.score_weights import fit_weights
 from xcmodels.retrieval.scorers import NewLabels, Scorer
-from xcmodels.retrieval.serving_config import (
-    CLASSIFIER,
-    ENCODER,
-    NAME,
-    SIMILAR,
-    SPARSE,
-    SUM,
-    TREES,
-    WORDS,
-    FusionConfig,
-)
+from xcmodels.retrieval.serving_config import CLASSIFIER, ENCODER, NAME, SPARSE, SUM, TREES, WORDS
 from xcmodels.retrieval.sparse_classifiers import SparseClassifiers
-
-FOLDS = 2    # of the validation queries, each scored by trees that are fitted on the others
 
 
 @dataclass(frozen=True)
@@ -159,7 +140,7 @@ class TreeFusion(Scorer):
             self, terms={name: replace(term, matrix=put(term.matrix, new.rows, vectors[name]))
                          for name, term in self.terms.items()},
             frequencies=put(self.frequencies, new.rows, np.zeros(len(new.rows), np.float32)),
-            words=words, sparse=_sharing(words, sparse),
+            words=words, sparse=on_same_words(words, sparse),
             names=self.names and self.names.with_labels(new.rows, new.tokens),
         ), {index: np.concatenate([vectors[name] for name in self.indexed], axis=1)}
 
@@ -206,92 +187,10 @@ class TreeFusion(Scorer):
                        names=LabelNames.load(folder, lexicon))
 
 
-def _sharing(words: LabelWords | None, sparse: SparseClassifiers | None) -> SparseClassifiers | None:
+def on_same_words(words: LabelWords | None, sparse: SparseClassifiers | None) -> SparseClassifiers | None:
     """Return the classifiers on the same words of labels, where there are both."""
     return sparse if words is None or sparse is None else sparse.on_words_of(words)
 
 
 def _file(folder: Path, term: str) -> Path:
     return folder / f"term.{term.replace(' ', '-')}.npy"
-
-
-class FittedFusion(NamedTuple):
-    """A fusion, how many pairs it was fitted on, and the same pairs scored as those of later queries would be."""
-
-    fusion: TreeFusion
-    measured: dict[str, float]
-    pairs: ScoredPairs
-
-
-def fit_fusion(corpus: Corpus, queries: np.ndarray, ids: np.ndarray, *, terms: Mapping[str, FusedScore],
-               indexed: tuple[str, ...], embedded: Callable[[], np.ndarray],
-               config: FusionConfig, words: CorpusWords | None = None, sparse: SparseClassifiers | None = None,
-               names: LabelNames | None = None, lexicon: Lexicon | None = None) -> FittedFusion:
-    """Fit the trees and the weights of scores on the shortlists of the validation queries, less their filter pairs.
-
-    queries: the vectors (n, width) of the validation queries. ids: their shortlists (n, S).
-    embedded: returns the vectors (N, d) of the training side, for the term of label centroids, which meets a query's
-    first d dimensions. words: the corpus's words, for the term of shared words. sparse: classifiers trained without the
-    validation split. names: those of labels. lexicon: weighs the words of the returned pairs as later queries' words
-    would weigh; each returned pair is scored by trees that were fitted on the other fold.
-
-    Frequencies are those in the training queries. A label without a training query is left out: only the validation
-    query has it, and later queries cannot rely on that. The paper adds the positives that the shortlist missed. Those
-    would be the only pairs of low scores, all of them relevant, and the tree would learn that a low score is a good
-    sign; here it is fitted on pairs like those that it will score.
-
-    Once fitted, frequencies, centroids and words include the validation queries: nothing is validated on them any more,
-    and a label that only they have has no other queries.
-    """
-    row, slot = np.nonzero(ids >= 0)
-    filters = corpus.filters["train"].subset(corpus.validation)
-    pairs = unique(row * corpus.n_labels + ids[row, slot])
-    pairs = pairs[~isin_sorted(pairs, unique(filters.keys(corpus.n_labels)))]
-    truth = corpus.positives["train"].subset(corpus.validation)
-    vectors = embedded() if config.centroids else None
-
-    def fusion(trees: RegressionTrees, weights: Mapping[str, float], with_validation: bool) -> TreeFusion:
-        frequencies = corpus.frequencies(None if with_validation else corpus.training_rows()).astype(np.float32)
-        similar = {} if vectors is None else {SIMILAR: FusedScore(label_centroids(corpus, vectors, with_validation))}
-        shared = None if words is None else words.labels(with_validation)
-        return TreeFusion(trees, {**terms, **similar}, frequencies, indexed, shared, _sharing(shared, sparse), names,
-                          weights)
-
-    no_trees = RegressionTrees(np.zeros((0, 0), int), np.zeros((0, 0), np.float32), np.zeros((0, 1), np.float32))
-    unfitted = fusion(no_trees, {}, with_validation=False)
-    pairs = pairs[unfitted.frequencies[pairs % corpus.n_labels] > 0]
-    relevant = isin_sorted(pairs, unique(truth.keys(corpus.n_labels)))
-    tokens, (rows, labels) = corpus.sides["train"].tokens(corpus.validation), np.divmod(pairs, corpus.n_labels)
-    features = unfitted.features(queries, tokens, rows, labels)
-
-    def trees_of(chosen: np.ndarray) -> RegressionTrees:
-        return fit_trees(features[chosen], relevant[chosen].astype(np.float32), trees=config.trees, rate=config.rate,
-                         depth=config.depth, min_leaf=config.min_leaf)
-
-    folds = [rows % FOLDS == fold for fold in range(FOLDS)]
-    fold_trees = [no_trees if own.all() else trees_of(~own) for own in folds]
-
-    def summands(inputs: np.ndarray) -> np.ndarray:
-        """Return the scores among the inputs, and what trees that were fitted on the other fold add, (p, n + 1)."""
-        out = np.append(inputs[:, :-1], np.zeros((len(inputs), 1), np.float32), axis=1)
-        for own, fitted in zip(folds, fold_trees, strict=True):
-            out[own, -1] = fitted.predict(inputs[own])
-        return out
-
-    scored = [*unfitted.terms, *unfitted.lexical]
-    weights = np.array([*(config.name if name == NAME else 1.0 for name in scored), config.weight])
-    if config.fit_weights:
-        gains = np.sqrt(inverse_propensity(corpus))    # between those of P and of PSP
-        weights = fit_weights(summands(features), rows, relevant, gains[labels], weights)
-    later = features.copy()
-    if lexicon is not None:
-        first, read = len(unfitted.terms), unfitted.reading(lexicon).lexical_scores(tokens, rows, labels)
-        later[:, first:first + len(read)] = np.stack(read, axis=1)
-    scores = (summands(later) * np.float32(weights)).sum(axis=1)
-    by_name = dict(zip((*scored, TREES), weights.tolist(), strict=True))
-    measured = {"pairs": float(len(relevant)), "relevant": float(relevant.sum())}
-    if config.fit_weights:
-        measured |= {f"weight/{name}": weight for name, weight in by_name.items()}
-    trees = trees_of(np.ones(len(pairs), dtype=bool))
-    trees = replace(trees, value=np.float32(by_name.pop(TREES)) * trees.value)
-    return FittedFusion(fusion(trees, by_name, with_validation=True), measured, ScoredPairs(rows, labels, scores))
