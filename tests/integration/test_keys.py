@@ -33,11 +33,11 @@ MINING = {f"xcmodels.{name}" for name in (
     "data.sparse_rows", "mining.query_groups", "mining.schedule", "retrieval",
     "retrieval.ann", "retrieval.vector_codes", "retrieval.inner_products")}
 SCORES = {f"xcmodels.retrieval.{name}" for name in (
-    "boosted_trees", "calibration", "folder", "fusion", "label_names", "label_words", "lexicon", "proposers", "scorers",
-    "sparse_classifiers")} | {f"xcmodels.data.{name}" for name in (
+    "boosted_trees", "calibration", "folder", "frequent_labels", "fusion", "label_names", "label_words", "lexicon",
+    "proposers", "scorers", "sparse_classifiers")} | {f"xcmodels.data.{name}" for name in (
     "judged_answers", "propensity", "seen_texts", "sparse_rows")}
 FIT = {f"xcmodels.retrieval.{name}" for name in (
-    "centroids", "corpus_words", "fusion_fit", "score_weights", "sparse_training")}
+    "centroids", "corpus_words", "frequent_training", "fusion_fit", "score_weights", "sparse_training")}
 OF_M1 = {"xcmodels.methods.ngame_m1", "xcmodels.methods.table_config"}
 NGAME = OF_M1 | {"xcmodels.methods.ngame.config", "xcmodels.methods.ngame.stages"}
 OTHER = NGAME - OF_M1    # not module M1's

@@ -29,12 +29,14 @@ def small(tmp_path_factory):
 
 
 @pytest.mark.parametrize("fusion", [{}, {"centroids": True}, {"words": True}, {"sparse": SparseConfig(steps=5)},
-                                    {"name": 0.5},
-                                    {"centroids": True, "words": True, "sparse": SparseConfig(steps=5), "name": 0.5}])
+                                    {"name": 0.5}, {"frequent": 8},
+                                    {"centroids": True, "words": True, "sparse": SparseConfig(steps=5), "frequent": 8,
+                                     "name": 0.5}])
 def test_fused_scores_are_explained(toy, tmp_path, fusion):
     method = ngame(toy_config(fusion=FusionConfig(min_leaf=20, shortlist=20, trees=4, rate=0.5, **fusion)))
     method.build_retriever(toy.corpus, toy.models, toy.vectors, tmp_path)
-    more = {"centroids": "similar texts", "words": "words", "sparse": "sparse", "name": "name"}
+    more = {"centroids": "similar texts", "words": "words", "sparse": "sparse", "frequent": "frequent",
+            "name": "name"}
     explains_its_answers(replace(toy, retriever=tmp_path),
                          {"encoder", "classifier", "trees", *(more[name] for name in fusion)})
 

@@ -21,7 +21,7 @@ from xcmodels.retrieval.retriever import Label, Retriever
 from xcmodels.retrieval.serving_config import FusionConfig, SparseConfig
 from xcmodels.training.local_run import train_all
 
-FUSION = FusionConfig(shortlist=20, min_leaf=20, centroids=True, words=True, sparse=SparseConfig(steps=10))
+FUSION = FusionConfig(shortlist=20, min_leaf=20, centroids=True, words=True, frequent=8, sparse=SparseConfig(steps=10))
 METHODS = {
     "tree": ngame(toy_config(fusion=FUSION)),
     "tree of halves": unidec(replace(UNIDEC, serve="fused", unit=False, fusion=FUSION)),

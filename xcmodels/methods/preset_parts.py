@@ -13,8 +13,8 @@ from xcmodels.retrieval.serving_config import FusionConfig, SparseConfig
 # The fusion of the CPU presets: ten boosted trees beside the sum of the scores, in NGAME's and UniDEC's at the paper's
 # weight of 1, in the others' at twice that. On validation splits a weight of 1 gains NGAME .1 of P@1 and .7 of PSP@1, a
 # mean over seven data sets, and costs SiameseXML .8 and .3, over three (docs/methods.md, "The sparse view").
-BOOSTED = FusionConfig(depth=5, trees=10, rate=0.3, fit_weights=True, centroids=True, words=True, name=0.25,
-                       shortlist=100, sparse=SparseConfig(steps=40))
+BOOSTED = FusionConfig(depth=5, trees=10, rate=0.3, fit_weights=True, centroids=True, words=True, frequent=30,
+                       name=0.25, shortlist=100, sparse=SparseConfig(steps=40))
 BOOSTED_WEIGHT_2 = replace(BOOSTED, weight=2.0)
 
 # Steps of an epoch in the CPU presets, at least: an epoch on few texts is several passes over them, since one pass has

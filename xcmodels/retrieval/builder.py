@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,6 +21,8 @@ from xcmodels.retrieval.calibration import Calibration, ScoredPairs, calibrate
 from xcmodels.retrieval.corpus_words import CorpusWords
 from xcmodels.retrieval.examples import save_examples
 from xcmodels.retrieval.folder import REMOVED, write_facts
+from xcmodels.retrieval.frequent_labels import FrequentLabels
+from xcmodels.retrieval.frequent_training import train_frequent
 from xcmodels.retrieval.fusion import FusedScore
 from xcmodels.retrieval.fusion_fit import fit_fusion
 from xcmodels.retrieval.label_names import LabelNames
@@ -90,12 +93,14 @@ def build_retriever(trained: Trained, config: ServingConfig, corpus: Corpus, out
     if fused:
         depth = config.fusion.shortlist
         terms = {name: FusedScore(trained.labels[name], offsets[name]) for name in names}
-        words, sparse, label_names = _lexical(corpus, partial(nearest, proposer, vectors), config.fusion)
+        lexical = _lexical(corpus, partial(nearest, proposer, vectors), config.fusion)
+        words, sparse = lexical.words, lexical.sparse
         others = [sparse.propose(train.tokens(corpus.validation))] if sparse else []
         scorer, measured, pairs = fit_fusion(
             corpus, queries, candidates([proposer], queries, depth, others=others), terms=terms, indexed=proposing,
-            embedded=embedded, words=words if config.fusion.words else None, sparse=sparse, names=label_names,
-            config=config.fusion, lexicon=None if words is None else words.lexicon_of_training())
+            embedded=embedded, words=words if config.fusion.words else None, sparse=sparse,
+            frequent=lexical.frequent, names=lexical.names, config=config.fusion,
+            lexicon=None if words is None else words.lexicon_of_training())
     else:
         ids = candidates([proposer], queries, 0, min(HELD_OUT, corpus.n_labels))
         pairs = ScoredPairs.of(ids, scorer(queries, ids))
@@ -104,20 +109,30 @@ def build_retriever(trained: Trained, config: ServingConfig, corpus: Corpus, out
     return measured
 
 
-def _lexical(corpus: Corpus, nearest: Callable[[np.ndarray, int], np.ndarray],
-             fusion: FusionConfig) -> tuple[CorpusWords | None, SparseClassifiers | None, LabelNames | None]:
-    """Return the words of the corpus, the classifiers over them and the names of labels, where a fusion has them.
+class Lexical(NamedTuple):
+    """The words of a corpus, and the scores by them that a fusion has."""
+
+    words: CorpusWords | None = None
+    sparse: SparseClassifiers | None = None
+    frequent: FrequentLabels | None = None
+    names: LabelNames | None = None
+
+
+def _lexical(corpus: Corpus, nearest: Callable[[np.ndarray, int], np.ndarray], fusion: FusionConfig) -> Lexical:
+    """Return what the settings of a fusion ask for.
 
     nearest: finds labels near to rows of the training side.
     """
-    if not (fusion.words or fusion.sparse.steps or fusion.name):
-        return None, None, None
+    if not (fusion.words or fusion.sparse.steps or fusion.frequent or fusion.name):
+        return Lexical()
     words = CorpusWords(corpus)
+    frequent = train_frequent(words, fusion.frequent) if fusion.frequent else None
     names = LabelNames.of(words.lexicon, corpus.sides["label"]) if fusion.name else None
     if not fusion.sparse.steps:
-        return words, None, names
+        return Lexical(words, None, frequent, names)
     hard = min(fusion.sparse.hard, corpus.n_labels)
-    return words, train_sparse(words, nearest(corpus.training_rows(), hard), fusion.sparse), names
+    sparse = train_sparse(words, nearest(corpus.training_rows(), hard), fusion.sparse)
+    return Lexical(words, sparse, frequent, names)
 
 
 def save_retriever(out: Path, corpus: Corpus, *, method: str, encoder: Encoder, proposers: Mapping[str, Proposer],

@@ -22,7 +22,7 @@ from typing import Any
 
 from xcmodels.checks import Unusable
 
-FORMAT, OLDEST = 14, 13    # written; the oldest that is read, too
+FORMAT, OLDEST = 15, 13    # written; the oldest that is read, too
 FACTS, REMOVED = "retriever.json", "removed.npy"
 
 

@@ -11,12 +11,13 @@ from xcmodels.data.corpus import mapped
 from xcmodels.data.tokens import Tokens
 from xcmodels.retrieval.ann import NO_IDS, Index
 from xcmodels.retrieval.boosted_trees import RegressionTrees
+from xcmodels.retrieval.frequent_labels import FrequentLabels
 from xcmodels.retrieval.inner_products import pair_scores, put
 from xcmodels.retrieval.label_names import LabelNames
 from xcmodels.retrieval.label_words import LabelWords
 from xcmodels.retrieval.lexicon import Lexicon, ReadTexts
 from xcmodels.retrieval.scorers import NewLabels, Scorer
-from xcmodels.retrieval.serving_config import CLASSIFIER, ENCODER, NAME, SPARSE, SUM, TREES, WORDS
+from xcmodels.retrieval.serving_config import CLASSIFIER, ENCODER, FREQUENT, NAME, SPARSE, SUM, TREES, WORDS
 from xcmodels.retrieval.sparse_classifiers import SparseClassifiers
 
 
@@ -54,8 +55,8 @@ class TreeFusion(Scorer):
     """T(s_1, ..., s_n, f) + w_1 s_1 + ... + w_n s_n, T one tree or a sum of several (NGAME, Appendix C).
 
     In the paper the scores s are z^T x and w^T x, of the label's embedding and its classifier; here also c^T x, of the
-    centroid of its training queries, the tf-idf cosine of its words with the query's, the probability by its linear
-    classifier over words, and how much of its name the query has. f: the label's frequency. All weights w are 1 there.
+    centroid of its training queries, the tf-idf cosine of its words with the query's, the scores by its linear
+    classifiers over words, and how much of its name the query has. f: the label's frequency. All weights w are 1 there.
     """
 
     trees: RegressionTrees
@@ -64,14 +65,15 @@ class TreeFusion(Scorer):
     indexed: tuple[str, ...]     # the terms whose vectors, concatenated, the index holds
     words: LabelWords | None = None
     sparse: SparseClassifiers | None = None
+    frequent: FrequentLabels | None = None
     names: LabelNames | None = None
     weights: Mapping[str, float] = field(default_factory=dict)    # w, by name, where they are not 1
     kind = "tree"
 
     @property
-    def lexical(self) -> dict[str, LabelWords | SparseClassifiers | LabelNames]:
+    def lexical(self) -> dict[str, LabelWords | SparseClassifiers | FrequentLabels | LabelNames]:
         """The scores that read a text's words, by name."""
-        scores = {WORDS: self.words, SPARSE: self.sparse, NAME: self.names}
+        scores = {WORDS: self.words, SPARSE: self.sparse, FREQUENT: self.frequent, NAME: self.names}
         return {name: score for name, score in scores.items() if score is not None}
 
     @property
@@ -116,13 +118,14 @@ class TreeFusion(Scorer):
             return [score.scores(tokens, rows, labels) for score in self.lexical.values()]
         assert self.sparse.words.ids is self.words.ids, "a word's slot would be that of another"
         shared, products = self.words.scores_by([self.words.weights, self.sparse.words.weights], tokens, rows, labels)
-        names = [] if self.names is None else [self.names.scores(tokens, rows, labels)]
-        return [shared, self.sparse.probabilities(products, labels), *names]
+        others = [score.scores(tokens, rows, labels) for score in (self.frequent, self.names) if score is not None]
+        return [shared, self.sparse.probabilities(products, labels), *others]
 
     def reading(self, lexicon: Lexicon) -> "TreeFusion":
         """Return this with texts read by another lexicon of the same words."""
         return replace(self, words=self.words and self.words.reading(lexicon),
                        sparse=self.sparse and self.sparse.reading(lexicon),
+                       frequent=self.frequent and self.frequent.reading(lexicon),
                        names=self.names and self.names.reading(lexicon))
 
     def contributions(self, tokens: Tokens, label: int) -> dict[tuple[int, ...], float]:
@@ -141,6 +144,7 @@ class TreeFusion(Scorer):
                          for name, term in self.terms.items()},
             frequencies=put(self.frequencies, new.rows, np.zeros(len(new.rows), np.float32)),
             words=words, sparse=on_same_words(words, sparse),
+            frequent=self.frequent and self.frequent.without(new.rows),
             names=self.names and self.names.with_labels(new.rows, new.tokens),
         ), {index: np.concatenate([vectors[name] for name in self.indexed], axis=1)}
 
@@ -160,8 +164,9 @@ class TreeFusion(Scorer):
             self.words.save(folder, WORDS)
         if self.sparse is not None:
             self.sparse.save(folder, ids=self.words is None)
-        if self.names is not None:
-            self.names.save(folder)
+        for score in (self.frequent, self.names):
+            if score is not None:
+                score.save(folder)
         if self.lexicon is not None:
             self.lexicon.save(folder)
 
@@ -184,7 +189,7 @@ class TreeFusion(Scorer):
             return made
         words = LabelWords.load(folder, WORDS, lexicon)
         return replace(made, words=words, sparse=SparseClassifiers.load(folder, lexicon, facts["proposed"], words),
-                       names=LabelNames.load(folder, lexicon))
+                       frequent=FrequentLabels.load(folder, lexicon), names=LabelNames.load(folder, lexicon))
 
 
 def on_same_words(words: LabelWords | None, sparse: SparseClassifiers | None) -> SparseClassifiers | None:

@@ -13,11 +13,12 @@ from xcmodels.retrieval.boosted_trees import RegressionTrees, fit_trees
 from xcmodels.retrieval.calibration import ScoredPairs
 from xcmodels.retrieval.centroids import label_centroids
 from xcmodels.retrieval.corpus_words import CorpusWords
+from xcmodels.retrieval.frequent_labels import FrequentLabels
 from xcmodels.retrieval.fusion import FusedScore, TreeFusion, on_same_words
 from xcmodels.retrieval.label_names import LabelNames
 from xcmodels.retrieval.lexicon import Lexicon
 from xcmodels.retrieval.score_weights import fit_weights
-from xcmodels.retrieval.serving_config import NAME, SIMILAR, TREES, FusionConfig
+from xcmodels.retrieval.serving_config import FREQUENT, NAME, SIMILAR, TREES, FusionConfig
 from xcmodels.retrieval.sparse_classifiers import SparseClassifiers
 
 FOLDS = 2    # of the validation queries, each scored by trees that are fitted on the others
@@ -53,14 +54,15 @@ class FoldTrees:
 def fit_fusion(corpus: Corpus, queries: np.ndarray, ids: np.ndarray, *, terms: Mapping[str, FusedScore],
                indexed: tuple[str, ...], embedded: Callable[[], np.ndarray],
                config: FusionConfig, words: CorpusWords | None = None, sparse: SparseClassifiers | None = None,
-               names: LabelNames | None = None, lexicon: Lexicon | None = None) -> FittedFusion:
+               frequent: FrequentLabels | None = None, names: LabelNames | None = None,
+               lexicon: Lexicon | None = None) -> FittedFusion:
     """Fit the trees and the weights of scores on the shortlists of the validation queries, less their filter pairs.
 
     queries: the vectors (n, width) of the validation queries. ids: their shortlists (n, S).
     embedded: returns the vectors (N, d) of the training side, for the term of label centroids, which meets a query's
-    first d dimensions. words: the corpus's words, for the term of shared words. sparse: classifiers trained without the
-    validation split. names: those of labels. lexicon: weighs the words of the returned pairs as later queries' words
-    would weigh; each returned pair is scored by trees that were fitted on the other fold.
+    first d dimensions. words: the corpus's words, for the term of shared words. sparse, frequent: classifiers trained
+    without the validation split. names: those of labels. lexicon: weighs the words of the returned pairs as later
+    queries' words would weigh; each returned pair is scored by trees that were fitted on the other fold.
 
     Once fitted, frequencies, centroids and words include the validation queries: nothing is validated on them any more,
     and a label that only they have has no other queries.
@@ -72,7 +74,7 @@ def fit_fusion(corpus: Corpus, queries: np.ndarray, ids: np.ndarray, *, terms: M
         similar = {} if vectors is None else {SIMILAR: FusedScore(label_centroids(corpus, vectors, with_validation))}
         shared = None if words is None else words.labels(with_validation)
         return TreeFusion(trees, {**terms, **similar}, frequencies, indexed, shared, on_same_words(shared, sparse),
-                          names, weights)
+                          frequent, names, weights)
 
     unfitted = fusion(NO_TREES, {}, with_validation=False)
     rows, labels, relevant = fitted_pairs(corpus, ids, unfitted.frequencies)
@@ -89,7 +91,9 @@ def fit_fusion(corpus: Corpus, queries: np.ndarray, ids: np.ndarray, *, terms: M
 
     fold_trees = FoldTrees(trees_of, rows)
     scored = [*unfitted.terms, *unfitted.lexical]
-    weights = np.array([*(config.name if name == NAME else 1.0 for name in scored), config.weight])
+    # what is known of frequent labels alone is for the trees, unless the fit finds that the sum wants it
+    before = {NAME: config.name, FREQUENT: 0.0}
+    weights = np.array([*(before.get(name, 1.0) for name in scored), config.weight])
     measured = {"pairs": float(len(relevant)), "relevant": float(relevant.sum())}
     if config.fit_weights:
         gains = np.sqrt(inverse_propensity(corpus))    # between those of P and of PSP

@@ -7,9 +7,10 @@ from xcmodels import checks
 from xcmodels.retrieval import ann
 
 # Scores: inner products with the label's embedding, its classifier and its centroid; the words it shares; its linear
-# classifier over words; the share of its name; and what boosted trees over all of these add.
-ENCODER, CLASSIFIER, SIMILAR, WORDS, SPARSE, NAME, TREES = (
-    "encoder", "classifier", "similar texts", "words", "sparse", "name", "trees")
+# classifier over words, and a frequent label's over all words; the share of its name; and what boosted trees over all
+# of these add.
+ENCODER, CLASSIFIER, SIMILAR, WORDS, SPARSE, FREQUENT, NAME, TREES = (
+    "encoder", "classifier", "similar texts", "words", "sparse", "frequent", "name", "trees")
 SUM, FUSED = "sum", "fused"
 SERVED = (ENCODER, CLASSIFIER, SUM, FUSED)
 MAX_DEPTH = 20    # of a tree of the fusion
@@ -42,6 +43,7 @@ class FusionConfig:
     fit_weights: bool = False  # the weights of scores and trees are fitted, too, near those set
     centroids: bool = False    # the similarity to the mean of a label's training queries is a further score
     words: bool = False        # the words shared with a label's text and its training queries are a further score
+    frequent: int = 0          # training queries of a label that has a linear classifier over all words; 0 = none has
     name: float = 0.0          # weight of a further score, the share of a label's name that a text has; 0 = none
     shortlist: int = 200       # labels of a query whose scores are fused
     min_leaf: int = 50         # pairs of query and label in a leaf of a tree, at least
@@ -49,7 +51,7 @@ class FusionConfig:
 
     def __post_init__(self) -> None:
         checks.at_least(self, 1, "depth", "trees", "shortlist", "min_leaf")
-        checks.at_least(self, 0, "weight", "name")
+        checks.at_least(self, 0, "weight", "name", "frequent")
         checks.share(self, "rate")
         for setting, weight in (("weight", self.weight), ("name", self.name)):
             if weight > MAX_WEIGHT:

@@ -1,0 +1,159 @@
+"""Classifiers of frequent labels: which labels, the loss that they minimise, and their scores, against loops."""
+
+from copy import copy
+
+import numpy as np
+import pytest
+import torch
+
+from tests.support.toy import toy_corpus, weighted
+from xcmodels.data.corpus import Corpus, Ragged
+from xcmodels.retrieval import frequent_labels, frequent_training
+from xcmodels.retrieval.corpus_words import CorpusWords
+from xcmodels.retrieval.frequent_labels import SLOPE, FrequentLabels
+from xcmodels.retrieval.frequent_training import train_frequent
+
+LEAST = 12
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory) -> Corpus:
+    return toy_corpus(tmp_path_factory.mktemp("corpus"))
+
+
+@pytest.fixture(scope="module")
+def words(corpus) -> CorpusWords:
+    return CorpusWords(corpus)
+
+
+@pytest.fixture(scope="module")
+def made(words) -> FrequentLabels:
+    return train_frequent(words, LEAST)
+
+
+def counts_of(corpus):
+    """Return how many texts that are trained on have each label, filter pairs not counted."""
+    return np.bincount(corpus.train_positives.take(corpus.training_rows())[0], minlength=corpus.n_labels)
+
+
+def gradient_of(corpus, texts, label, w, b):
+    """Return the gradient of (||w||^2 + b^2) / 2 + the sum of squared hinges, LIBLINEAR's loss; texts (N, words)."""
+    slope, of_bias = w.copy(), b
+    for row in corpus.training_rows():
+        if label not in corpus.filters["train"][int(row)]:
+            own = np.flatnonzero(corpus.train_positives[int(row)] == label)
+            weight = 1.0 if not len(own) or corpus.train_weights is None else corpus.train_weights[int(row)][own[0]]
+            target = 1 if len(own) else -1
+            pushed = -2 * weight * target * max(0.0, 1 - target * (texts[row] @ w + b))
+            slope += pushed * texts[row]
+            of_bias += pushed
+    return np.append(slope, of_bias)
+
+
+def test_labels_are_those_of_enough_texts_and_no_more_than_the_most_frequent(corpus, words, made, monkeypatch):
+    counts = counts_of(corpus)
+    assert made.labels.tolist() == np.flatnonzero(counts >= LEAST).tolist() and 3 < len(made.labels) < 60
+    monkeypatch.setattr(frequent_training, "MAX_LABELS", 3)
+    best = sorted(sorted(range(60), key=lambda label: (-counts[label], label))[:3])
+    fewer = train_frequent(words, LEAST)
+    assert fewer.labels.tolist() == best
+    assert np.array_equal(fewer.bias, made.bias[np.isin(made.labels, best)])
+
+
+@pytest.mark.parametrize("heavy", [False, True])
+def test_it_minimises_the_squared_hinge_of_all_texts(corpus, monkeypatch, heavy):
+    """By weights on words that two texts have; filter pairs do not count."""
+    monkeypatch.setattr(frequent_training, "LEAST_WEIGHT", 0.0)
+    of = weighted(corpus, np.where(corpus.positives["train"].values % 2, 3.0, 0.5)) if heavy else corpus
+    words, rows = CorpusWords(of), of.training_rows()
+    made = train_frequent(words, LEAST)
+    shared = np.flatnonzero(np.bincount(words.queries[rows].indices, minlength=words.queries.shape[1]) > 1)
+    texts = words.queries[:, shared].toarray().astype(float)
+    assert set(np.flatnonzero(np.diff(made.weights.indptr))) <= set(shared)
+    filtered = [label for label in made.labels if any(label in of.filters["train"][int(row)] for row in rows)]
+    assert filtered
+    for label in (filtered[0], made.labels[-1]):
+        place = made.labels.tolist().index(label)
+        w = made.weights[shared][:, [place]].toarray().ravel().astype(float)
+        found = gradient_of(of, texts, label, w, float(made.bias[place]))
+        start = gradient_of(of, texts, label, np.zeros(len(shared)), 0.0)
+        assert np.linalg.norm(found) < 1e-3 * np.linalg.norm(start)
+
+
+def test_words_of_little_weight_are_left_out(words, made, monkeypatch):
+    monkeypatch.setattr(frequent_training, "LEAST_WEIGHT", 0.0)
+    every = train_frequent(words, LEAST).weights
+    assert made.weights.nnz == (np.abs(every.data) >= 0.05).sum() < every.nnz
+    every.data[np.abs(every.data) < 0.05] = 0
+    assert (made.weights != every).nnz == 0
+
+
+def test_a_text_that_rejected_a_label_is_its_negative_though_it_has_no_other(corpus):
+    """Of a text without positives nothing else is trained on."""
+    of = copy(corpus)
+    (empty, *_) = set(range(corpus.n_queries)) - set(corpus.validation) - set(corpus.training_rows()) or {None}
+    if empty is None:
+        empty = int(corpus.training_rows()[0])
+        vars(of)["train_positives"] = Ragged.of_pairs(
+            *np.array([(row, label) for row in range(len(corpus.train_positives)) if row != empty
+                       for label in corpus.train_positives[row]]).T, len(corpus.train_positives))
+    label = int(np.argmax(counts_of(corpus)))
+    of.rejected = Ragged.of_pairs(np.array([empty]), np.array([label]), len(corpus.sides["train"]))
+    without = copy(of)
+    without.rejected = corpus.rejected
+    tokens = corpus.sides["train"].tokens(np.array([empty]))
+    after, before = (train_frequent(CorpusWords(each), LEAST).scores(tokens, np.array([0]), np.array([label]))[0]
+                     for each in (of, without))
+    assert after < before
+
+
+@pytest.mark.parametrize("chunk", [7, 1000])
+def test_scores_are_sigmoids_of_margins_and_none_without_a_classifier(corpus, words, made, monkeypatch, chunk):
+    monkeypatch.setattr(frequent_labels, "CHUNK", chunk)
+    tokens = corpus.sides["test"].tokens(np.arange(30))
+    margins = (words.lexicon(tokens) @ made.weights).toarray() + made.bias
+    wanted = np.zeros((30, 60))
+    wanted[:, made.labels] = 1 / (1 + np.exp(-SLOPE * margins))
+    rows, labels = np.repeat(np.arange(30), 60), np.tile(np.arange(60)[::-1], 30)
+    found = made.scores(tokens, rows, labels)
+    assert found == pytest.approx(wanted[rows, labels], abs=1e-5)
+    some = np.random.default_rng(0).random(len(rows)) < 0.2
+    assert np.array_equal(made.scores(tokens, rows[some], labels[some]), found[some])
+
+
+def test_training_is_the_same_by_any_number_of_threads(words, made):
+    before = torch.get_num_threads()
+    torch.set_num_threads(1 if before > 1 else 2)
+    try:
+        again = train_frequent(words, LEAST)
+    finally:
+        torch.set_num_threads(before)
+    assert np.array_equal(again.bias, made.bias) and np.array_equal(again.weights.data, made.weights.data)
+
+
+def test_of_many_texts_a_sample_is_read_the_same_every_time(words, monkeypatch):
+    monkeypatch.setattr(frequent_training, "MAX_TEXTS", 200)
+    first, second = (train_frequent(words, 4) for _ in range(2))
+    assert np.array_equal(first.weights.data, second.weights.data) and 0 < len(first.labels) < 60
+
+
+def test_what_is_written_is_read(corpus, words, made, tmp_path):
+    made.save(tmp_path)
+    read = FrequentLabels.load(tmp_path, words.lexicon)
+    asked = corpus.sides["test"].tokens(np.arange(7)), np.repeat(np.arange(7), 60), np.tile(np.arange(60), 7)
+    assert np.array_equal(read.scores(*asked), made.scores(*asked))
+    (tmp_path / "none").mkdir()
+    assert FrequentLabels.load(tmp_path / "none", words.lexicon) is None
+
+
+def test_a_label_that_gets_other_texts_loses_its_classifier(corpus, made):
+    gone = np.array([99, int(made.labels[2]), int(made.labels[0])])
+    asked = corpus.sides["test"].tokens(np.arange(7)), np.repeat(np.arange(7), 60), np.tile(np.arange(60), 7)
+    left, whole = made.without(gone).scores(*asked), made.scores(*asked)
+    assert np.array_equal(left, np.where(np.isin(asked[2], gone), 0, whole))
+
+
+def test_there_may_be_none(corpus, words):
+    none = train_frequent(words, 10_000)
+    asked = corpus.sides["test"].tokens(np.arange(2)), np.array([0, 1]), np.array([5, 7])
+    assert len(none.labels) == 0 and none.scores(*asked).tolist() == [0, 0]

@@ -1,0 +1,71 @@
+"""Linear classifiers of frequent labels over all words, each trained against all texts, as a sparse linear tree's are.
+
+The sparse view (`sparse_classifiers`) gives a label a few words of its own and tells it from labels near it, which
+suits one of few texts. Of a label with many, a classifier over every word also knows how often the label is right.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse as sp
+from scipy.special import expit
+
+from xcmodels.data.corpus import mapped
+from xcmodels.data.sorted_ids import isin_sorted, locate
+from xcmodels.retrieval.lexicon import Lexicon, ReadTexts
+
+SLOPE = 2.0     # of a score by the margin: at the margins +1 and -1, which training wants, scores are .88 and .12
+CHUNK = 1024    # texts that are scored at once, by all frequent labels
+NAME = "frequent"
+ARRAYS = ("data", "indices", "indptr")    # of a sparse matrix
+
+
+@dataclass(frozen=True)
+class FrequentLabels:
+    """The classifiers of H frequent labels; a text with the tf-idf words x has the margin w . x + b.
+
+    labels (H,): their ids, ascending. weights (words, H) float32: w. bias (H,) float32: b.
+    """
+
+    lexicon: Lexicon
+    labels: np.ndarray
+    weights: sp.csr_array
+    bias: np.ndarray
+
+    def scores(self, texts: ReadTexts, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """Return the scores sigmoid(SLOPE * margin) of (text row, label) pairs, (p,) float32; `rows` ascend.
+
+        A label that is not frequent has 0. A pair's score does not depend on the other pairs.
+        """
+        words, out = self.lexicon.weigh(texts), np.zeros(len(rows), dtype=np.float32)
+        column, frequent = locate(labels, self.labels)
+        for start in range(0, len(words), CHUNK):
+            own = slice(*np.searchsorted(rows, (start, start + CHUNK)))
+            asked = np.flatnonzero(frequent[own]) + own.start
+            margins = (self.lexicon(words.part(slice(start, start + CHUNK))) @ self.weights).toarray() + self.bias
+            out[asked] = expit(SLOPE * margins[rows[asked] - start, column[asked]])
+        return out
+
+    def reading(self, lexicon: Lexicon) -> "FrequentLabels":
+        """Return this with texts read by another lexicon of the same words."""
+        return replace(self, lexicon=lexicon)
+
+    def without(self, labels: np.ndarray) -> "FrequentLabels":
+        """Return this without some labels, whose texts are no longer those that it was trained on."""
+        kept = ~isin_sorted(self.labels, np.sort(labels))
+        return replace(self, labels=self.labels[kept], weights=self.weights[:, kept], bias=self.bias[kept])
+
+    def save(self, folder: Path) -> None:
+        """Write everything but the lexicon."""
+        arrays = {"labels": self.labels, "bias": self.bias, **{part: getattr(self.weights, part) for part in ARRAYS}}
+        for part, array in arrays.items():
+            np.save(folder / f"{NAME}.{part}.npy", array)
+
+    @classmethod
+    def load(cls, folder: Path, lexicon: Lexicon) -> "FrequentLabels | None":
+        """Map what `save` wrote; return None where there is nothing."""
+        if not (folder / f"{NAME}.labels.npy").exists():
+            return None
+        labels, bias, *arrays = (mapped(folder / f"{NAME}.{part}.npy") for part in ("labels", "bias", *ARRAYS))
+        return cls(lexicon, labels, sp.csr_array(tuple(arrays), shape=(len(lexicon.idf), len(labels))), bias)

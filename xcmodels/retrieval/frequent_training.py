@@ -1,0 +1,69 @@
+"""Trains the linear classifiers of frequent labels, each on its own texts against all others."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from sklearn.svm import LinearSVC
+from threadpoolctl import threadpool_limits
+
+from xcmodels.data import seeds
+from xcmodels.data.corpus import Corpus, Ragged
+from xcmodels.retrieval.corpus_words import CorpusWords
+from xcmodels.retrieval.frequent_labels import FrequentLabels
+
+MAX_LABELS = 256        # the most frequent ones, so that time does not grow with the number of labels
+MAX_TEXTS = 1 << 15     # of more a sample, drawn uniformly, so that it does not grow with the number of texts
+LEAST_WEIGHT = 0.05     # a word of less is left out: of half of the words, on Debian's packages
+
+
+def train_frequent(words: CorpusWords, least: int) -> FrequentLabels:
+    """Return classifiers of the labels with at least `least` training queries, of no more than MAX_LABELS.
+
+    Each is a linear support vector machine with squared hinge loss (LIBLINEAR), as the nodes of sparse linear trees are
+    (Parabel, Prabhu et al., 2018): its negatives are all texts of which it is no positive and no filter pair. Words are
+    those that two texts have.
+    """
+    corpus, rows = words.corpus, words.corpus.training_rows()
+    rows = np.union1d(rows, np.setdiff1d(np.flatnonzero(corpus.rejected.lengths), corpus.validation))
+    if len(rows) > MAX_TEXTS:
+        rows = np.sort(seeds.generator(0, "frequent labels").permutation(rows)[:MAX_TEXTS])
+    weights = None if corpus.train_weights is None else corpus.train_weights.take(rows)[0]
+    positives = _by_label(corpus, corpus.train_positives, rows, weights)
+    filtered = _by_label(corpus, corpus.filters["train"], rows)
+    counts = np.diff(positives.indptr)
+    labels = np.flatnonzero(counts >= max(least, 1))
+    labels = np.sort(labels[np.argsort(-counts[labels], kind="stable")[:MAX_LABELS]])
+    texts = words.queries[rows]
+    shared = np.flatnonzero(np.bincount(texts.indices, minlength=texts.shape[1]) > 1)
+    features = sp.csr_matrix(texts[:, shared].astype(np.float64))
+
+    def train(label: int) -> tuple[np.ndarray, np.ndarray, float]:
+        own, out = (slice(*of.indptr[label:label + 2]) for of in (positives, filtered))
+        relevant, weight = np.zeros(len(rows)), np.ones(len(rows))
+        relevant[positives.indices[own]], weight[positives.indices[own]] = 1, positives.data[own]
+        weight[filtered.indices[out]] = 0
+        machine = LinearSVC(dual=False).fit(features, relevant, sample_weight=weight)
+        found = machine.coef_[0]
+        kept = np.flatnonzero(np.abs(found) >= LEAST_WEIGHT)
+        return shared[kept], found[kept], float(machine.intercept_[0])
+
+    # sums that a BLAS splits by threads depend on their number in the last digits
+    with threadpool_limits(1, "blas"), ThreadPoolExecutor(torch.get_num_threads()) as pool:
+        trained = list(pool.map(train, labels.tolist()))
+    ids, values, bias = zip(*trained, strict=True) if trained else ((), (), ())
+    by_label = sp.csr_array((np.concatenate([np.zeros(0), *values]).astype(np.float32),
+                             np.concatenate([np.zeros(0, np.int64), *ids]), np.cumsum([0, *map(len, ids)])),
+                            shape=(len(labels), texts.shape[1]))
+    by_word = by_label.T.tocsr()
+    by_word.indices, by_word.indptr = by_word.indices.astype(np.int32), by_word.indptr.astype(np.int32)
+    return FrequentLabels(words.lexicon, labels, by_word, np.array(bias, np.float32))
+
+
+def _by_label(corpus: Corpus, pairs: Ragged, rows: np.ndarray, weights: np.ndarray | None = None) -> sp.csc_array:
+    """Return the labels of some rows of the training side, (len(rows), L), each with its weight or 1."""
+    labels, lengths = pairs.take(rows)
+    given = np.ones(len(labels)) if weights is None else weights.astype(np.float64)
+    shape = len(rows), corpus.n_labels
+    return sp.csr_array((given, labels, np.append(0, np.cumsum(lengths))), shape=shape).tocsc()
