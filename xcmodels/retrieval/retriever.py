@@ -51,9 +51,10 @@ class Explanation:
     """The parts that a label's score is the sum of, its number of training texts, and the most similar of those.
 
     parts: those that the retriever has of "encoder" (the label's own text), "classifier", "similar texts" (the centroid
-    of the label's training texts), "words" (shared with them), "sparse" (the linear classifier over words), "name" (how
-    much of the label's name the text has), "trees" (what the fusion adds to the others). words: those of the text that
-    spoke most for the label or against it, and what they add to the log-odds of "sparse"; none without it.
+    of the label's training texts), "words" (shared with them), "sparse" (the linear classifier over words), "frequent"
+    (that of a frequent label over all words), "name" (how much of the label's name the text has), "trees" (what the
+    fusion adds to the others). words: those of the text that spoke most for the label or against it, and what they add
+    to the log-odds of "sparse"; none without it.
     """
 
     parts: dict[str, float]
