@@ -157,3 +157,19 @@ def test_there_may_be_none(corpus, words):
     none = train_frequent(words, 10_000)
     asked = corpus.sides["test"].tokens(np.arange(2)), np.array([0, 1]), np.array([5, 7])
     assert len(none.labels) == 0 and none.scores(*asked).tolist() == [0, 0]
+
+
+def test_a_label_of_every_text_has_none(corpus):
+    """There is nothing to tell it from."""
+    of = copy(corpus)
+    rows = np.arange(len(corpus.train_positives))
+    every = np.stack([rows, np.full(len(rows), 7)])
+    some = np.stack([rows[::2], np.full(len(rows[::2]), 9)])
+    vars(of)["train_positives"] = Ragged.of_pairs(*np.concatenate([every, some], axis=1), len(rows))
+    assert train_frequent(CorpusWords(of), LEAST).labels.tolist() == [9]
+
+
+def test_texts_that_share_no_word_have_none(words, monkeypatch):
+    monkeypatch.setattr(words, "queries", 0 * words.queries)
+    words.queries.eliminate_zeros()
+    assert len(train_frequent(words, 1).labels) == 0

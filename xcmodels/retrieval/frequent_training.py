@@ -22,8 +22,8 @@ def train_frequent(words: CorpusWords, least: int) -> FrequentLabels:
     """Return classifiers of the labels with at least `least` training queries, of no more than MAX_LABELS.
 
     Each is a linear support vector machine with squared hinge loss (LIBLINEAR), as the nodes of sparse linear trees are
-    (Parabel, Prabhu et al., 2018): its negatives are all texts of which it is no positive and no filter pair. Words are
-    those that two texts have.
+    (Parabel, Prabhu et al., 2018): its negatives are all texts of which it is no positive and no filter pair. A label
+    without a negative has none. Words are those that two texts have.
     """
     corpus, rows = words.corpus, words.corpus.training_rows()
     rows = np.union1d(rows, np.setdiff1d(np.flatnonzero(corpus.rejected.lengths), corpus.validation))
@@ -32,11 +32,12 @@ def train_frequent(words: CorpusWords, least: int) -> FrequentLabels:
     weights = None if corpus.train_weights is None else corpus.train_weights.take(rows)[0]
     positives = _by_label(corpus, corpus.train_positives, rows, weights)
     filtered = _by_label(corpus, corpus.filters["train"], rows)
-    counts = np.diff(positives.indptr)
-    labels = np.flatnonzero(counts >= max(least, 1))
-    labels = np.sort(labels[np.argsort(-counts[labels], kind="stable")[:MAX_LABELS]])
     texts = words.queries[rows]
     shared = np.flatnonzero(np.bincount(texts.indices, minlength=texts.shape[1]) > 1)
+    counts = np.diff(positives.indptr)
+    has_both = (counts > 0) & (counts + np.diff(filtered.indptr) < len(rows))
+    labels = np.flatnonzero(has_both & (counts >= least) & (len(shared) > 0))
+    labels = np.sort(labels[np.argsort(-counts[labels], kind="stable")[:MAX_LABELS]])
     features = sp.csr_matrix(texts[:, shared].astype(np.float64))
 
     def train(label: int) -> tuple[np.ndarray, np.ndarray, float]:
