@@ -6,7 +6,6 @@ ANNIF: an annif executable with the extra omikuji. DATA: a data set that `xc dat
 the model of HOME was trained. FOLDER: for Annif's files; what is trained there already is measured as it is.
 """
 
-import gzip
 import json
 import os
 import random
@@ -15,10 +14,10 @@ import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from benchmarks.arguments import Count, Folder, Program, run
 from benchmarks.bench_serving import served
+from benchmarks.held_out import read_rows
 
 # As Annif's wiki recommends for English: the defaults of each backend, with a stemmer.
 TRAINED = {"omikuji": "backend=omikuji", "mllm": "backend=mllm",
@@ -79,11 +78,11 @@ class Annif:
 
 def write_corpora(data: Path, folder: Path, tests: int) -> None:
     """Write a data set as Annif's vocabulary and corpora: all training texts, and some test texts drawn by seed 0."""
-    labels = list(rows(data / "lbl.json.gz"))
+    labels = list(read_rows(data / "lbl.json.gz"))
     (folder / "subjects.tsv").write_text("".join(f"<{row['uid']}>\t{row['title']}\n" for row in labels))
 
     def lines(name: str) -> Iterator[str]:
-        for row in rows(data / name):
+        for row in read_rows(data / name):
             text = " ".join(f"{row['title']} {row['content']}".split())
             uris = " ".join(f"<{labels[number]['uid']}>" for number in row["target_ind"])
             yield f"{text}\t{uris}\n"
@@ -94,12 +93,6 @@ def write_corpora(data: Path, folder: Path, tests: int) -> None:
     (folder / "validation.tsv").write_text("".join(drawn[tests:tests + tests // 5]))
     with (folder / "train.tsv").open("w") as train:
         train.writelines(lines("trn.json.gz"))
-
-
-def rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rows of JSON lines."""
-    with gzip.open(path, "rt", encoding="utf-8") as file:
-        yield from map(json.loads, file)
 
 
 if __name__ == "__main__":

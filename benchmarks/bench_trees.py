@@ -6,18 +6,17 @@ DATA are raw folders, as `benchmarks.datasets` and `xc data` write them. Trees r
 predict is judged as `xc evaluate` judges: a filter pair is neither an answer nor missing.
 """
 
-import gzip
 import json
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
 from benchmarks.arguments import Folder, Program, run
+from benchmarks.held_out import Row, read_rows
 from data_contracts.errors import ProjectError
 from tasks.data.sources.raw import ABOUT
 from xcmodels import metrics
@@ -37,8 +36,8 @@ def main(python: Program, *data: Folder) -> None:
 
 def trees(python: str, data: Path) -> dict[str, dict[str, float]]:
     """Return what each tree reaches on the test texts of a raw folder, by its name."""
-    train, test = (list(rows(data / f"{split}.json.gz")) for split in ("trn", "tst"))
-    n_labels = sum(1 for _ in rows(data / "lbl.json.gz"))
+    train, test = (list(read_rows(data / f"{split}.json.gz")) for split in ("trn", "tst"))
+    n_labels = sum(1 for _ in read_rows(data / "lbl.json.gz"))
     positives = matrix([row["target_ind"] for row in train], n_labels)
     truth, filters = matrix([row["target_ind"] for row in test], n_labels), read_filters(data, len(test), n_labels)
     constants = json.loads((data / ABOUT).read_text())["propensity"]
@@ -66,13 +65,7 @@ def train_trees(python: str, folder: Path) -> None:
                            "napkinxc and scikit-learn")
 
 
-def rows(path: Path) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows of JSON lines."""
-    with gzip.open(path, "rt", encoding="utf-8") as file:
-        yield from map(json.loads, file)
-
-
-def text(row: Mapping[str, Any]) -> str:
+def text(row: Row) -> str:
     """Return the text of a row in a line."""
     return " ".join(f"{row['title']} {row['content']}".split())
 

@@ -30,7 +30,7 @@ Pairs = list[tuple[int, int]]
 
 def main(data: Folder, out: Path) -> None:
     """Write the validation data set, and print how many texts it has and how many pairs do not count."""
-    rows = list(_lines(data / "trn.json.gz"))
+    rows = list(read_rows(data / "trn.json.gz"))
     filters = data / "filter_labels_train.txt"
     own = _by_first(map(int, line.split()) for line in filters.read_text().splitlines()) if filters.exists() else {}
     train, held, hidden = hold_out(rows, own, [hash_fraction(row["uid"], "held out") < SHARE for row in rows])
@@ -72,7 +72,8 @@ def hold_out(rows: Sequence[Row], own: Mapping[int, Sequence[int]],
     return train, kept, hidden
 
 
-def _lines(path: Path) -> Iterator[Row]:
+def read_rows(path: Path) -> Iterator[Row]:
+    """Yield the rows of a raw folder's JSON lines."""
     with gzip.open(path, "rt", encoding="utf-8") as stream:
         yield from map(json.loads, stream)
 

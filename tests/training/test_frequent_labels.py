@@ -6,19 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support.toy import toy_corpus, weighted
-from xcmodels.data.corpus import Corpus, Ragged
+from tests.support.toy import weighted
+from xcmodels.data.corpus import Ragged
 from xcmodels.retrieval import frequent_labels, frequent_training
 from xcmodels.retrieval.corpus_words import CorpusWords
 from xcmodels.retrieval.frequent_labels import SLOPE, FrequentLabels
 from xcmodels.retrieval.frequent_training import train_frequent
 
 LEAST = 12
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory) -> Corpus:
-    return toy_corpus(tmp_path_factory.mktemp("corpus"))
 
 
 @pytest.fixture(scope="module")
