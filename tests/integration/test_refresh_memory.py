@@ -14,7 +14,7 @@ from xcmodels.mining.grouped_index import GroupedIndex
 from xcmodels.mining.int8_products import largest_entry
 from xcmodels.resources import DASK_WORKERS, GROUP_SHARE, HOST, REFRESH, Size, budget, with_width
 
-LABELS = 200_000
+LABELS, SEARCHES = 200_000, 3
 
 
 def told(size, width=64):
@@ -45,8 +45,9 @@ def test_a_search_holds_what_is_told_by_threads_and_width(monkeypatch, threads, 
     """One figure, of two threads and 64 dimensions, was told for all: a ninth with eight threads and 384."""
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     part = told(Size(LABELS, 1000), width)[f"the search, by {threads} threads"]
-    # not all threads are at their peak at once, and each has memory of its own that it keeps
-    assert part / 2 < in_new_process(search_bytes, threads, width) < 1.6 * part
+    # not all threads are at their peak at once, and each has memory of its own that it keeps; on a busy machine one may
+    # even be done with all groups before another begins
+    assert part / 2 < max(in_new_process(search_bytes, threads, width) for _ in range(SEARCHES)) < 1.6 * part
 
 
 def cluster_bytes(points):
