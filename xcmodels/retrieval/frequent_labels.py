@@ -12,8 +12,9 @@ import scipy.sparse as sp
 from scipy.special import expit
 
 from xcmodels.data.corpus import mapped
+from xcmodels.data.ranges import in_ranges
 from xcmodels.data.sorted_ids import isin_sorted, locate
-from xcmodels.retrieval.lexicon import Lexicon, ReadTexts
+from xcmodels.retrieval.lexicon import Lexicon, ReadTexts, TextWords
 
 SLOPE = 2.0     # of a score by the margin: at the margins +1 and -1, which training wants, scores are .88 and .12
 CHUNK = 1024    # texts that are scored at once, by all frequent labels
@@ -43,9 +44,20 @@ class FrequentLabels:
         for start in range(0, len(words), CHUNK):
             own = slice(*np.searchsorted(rows, (start, start + CHUNK)))
             asked = np.flatnonzero(frequent[own]) + own.start
-            margins = (self.lexicon(words.part(slice(start, start + CHUNK))) @ self.weights).toarray() + self.bias
-            out[asked] = expit(SLOPE * margins[rows[asked] - start, column[asked]])
+            if len(asked):
+                margins = self._margins(words.part(slice(start, start + CHUNK)))
+                out[asked] = expit(SLOPE * margins[rows[asked] - start, column[asked]])
         return out
+
+    def _margins(self, words: TextWords) -> np.ndarray:
+        """Return the margins of n texts and all labels, (n, H); of one text in a third of scipy's time."""
+        starts = self.weights.indptr[words.ids]
+        lengths = self.weights.indptr[words.ids + 1] - starts
+        at, n, width = in_ranges(starts, lengths), len(words), len(self.labels)
+        first = np.repeat(np.arange(n) * width, np.diff(words.offsets))    # cell of each word's text
+        added = self.weights.data[at] * np.repeat(words.weights, lengths)
+        cells = self.weights.indices[at] + np.repeat(first, lengths)
+        return np.bincount(cells, added, n * width).reshape(n, width) + self.bias
 
     def reading(self, lexicon: Lexicon) -> "FrequentLabels":
         """Return this with texts read by another lexicon of the same words."""
