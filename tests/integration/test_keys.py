@@ -33,8 +33,8 @@ MINING = {f"xcmodels.{name}" for name in (
     "data.sparse_rows", "mining.query_groups", "mining.schedule", "retrieval",
     "retrieval.ann", "retrieval.vector_codes", "retrieval.inner_products")}
 SCORES = {f"xcmodels.retrieval.{name}" for name in (
-    "boosted_trees", "calibration", "folder", "frequent_labels", "fusion", "label_names", "label_words", "lexicon",
-    "proposers", "scorers", "sparse_classifiers")} | {f"xcmodels.data.{name}" for name in (
+    "boosted_trees", "calibration", "folder", "frequent_classifiers", "fusion", "label_names", "label_words", "lexicon",
+    "proposers", "scorers", "sparse_classifiers", "sparse_files")} | {f"xcmodels.data.{name}" for name in (
     "judged_answers", "propensity", "seen_texts", "sparse_rows")}
 FIT = {f"xcmodels.retrieval.{name}" for name in (
     "centroids", "corpus_words", "frequent_training", "fusion_fit", "score_weights", "sparse_training")}

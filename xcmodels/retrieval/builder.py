@@ -21,7 +21,7 @@ from xcmodels.retrieval.calibration import Calibration, ScoredPairs, calibrate
 from xcmodels.retrieval.corpus_words import CorpusWords
 from xcmodels.retrieval.examples import save_examples
 from xcmodels.retrieval.folder import REMOVED, write_facts
-from xcmodels.retrieval.frequent_labels import FrequentLabels
+from xcmodels.retrieval.frequent_classifiers import FrequentClassifiers
 from xcmodels.retrieval.frequent_training import train_frequent
 from xcmodels.retrieval.fusion import FusedScore
 from xcmodels.retrieval.fusion_fit import fit_fusion
@@ -114,7 +114,7 @@ class Lexical(NamedTuple):
 
     words: CorpusWords | None = None
     sparse: SparseClassifiers | None = None
-    frequent: FrequentLabels | None = None
+    frequent: FrequentClassifiers | None = None
     names: LabelNames | None = None
 
 

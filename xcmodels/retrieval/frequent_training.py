@@ -11,14 +11,14 @@ from threadpoolctl import threadpool_limits
 from xcmodels.data import seeds
 from xcmodels.data.corpus import Corpus, Ragged
 from xcmodels.retrieval.corpus_words import CorpusWords
-from xcmodels.retrieval.frequent_labels import FrequentLabels
+from xcmodels.retrieval.frequent_classifiers import FrequentClassifiers
 
 MAX_LABELS = 256        # the most frequent ones, so that time does not grow with the number of labels
 MAX_TEXTS = 1 << 15     # of more a sample, drawn uniformly, so that it does not grow with the number of texts
 LEAST_WEIGHT = 0.05     # a word of less is left out: of half of the words, on Debian's packages
 
 
-def train_frequent(words: CorpusWords, least: int) -> FrequentLabels:
+def train_frequent(words: CorpusWords, least: int) -> FrequentClassifiers:
     """Return classifiers of the labels with at least `least` training queries, of no more than MAX_LABELS.
 
     Each is a linear support vector machine with squared hinge loss (LIBLINEAR), as the nodes of sparse linear trees are
@@ -59,7 +59,7 @@ def train_frequent(words: CorpusWords, least: int) -> FrequentLabels:
                             shape=(len(labels), texts.shape[1]))
     by_word = by_label.T.tocsr()
     by_word.indices, by_word.indptr = by_word.indices.astype(np.int32), by_word.indptr.astype(np.int32)
-    return FrequentLabels(words.lexicon, labels, by_word, np.array(bias, np.float32))
+    return FrequentClassifiers(words.lexicon, labels, by_word, np.array(bias, np.float32))
 
 
 def _by_label(corpus: Corpus, pairs: Ragged, rows: np.ndarray, weights: np.ndarray | None = None) -> sp.csc_array:

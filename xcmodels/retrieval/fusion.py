@@ -11,7 +11,7 @@ from xcmodels.data.corpus import mapped
 from xcmodels.data.tokens import Tokens
 from xcmodels.retrieval.ann import NO_IDS, Index
 from xcmodels.retrieval.boosted_trees import RegressionTrees
-from xcmodels.retrieval.frequent_labels import FrequentLabels
+from xcmodels.retrieval.frequent_classifiers import FrequentClassifiers
 from xcmodels.retrieval.inner_products import pair_scores, put
 from xcmodels.retrieval.label_names import LabelNames
 from xcmodels.retrieval.label_words import LabelWords
@@ -65,13 +65,13 @@ class TreeFusion(Scorer):
     indexed: tuple[str, ...]     # the terms whose vectors, concatenated, the index holds
     words: LabelWords | None = None
     sparse: SparseClassifiers | None = None
-    frequent: FrequentLabels | None = None
+    frequent: FrequentClassifiers | None = None
     names: LabelNames | None = None
     weights: Mapping[str, float] = field(default_factory=dict)    # w, by name, where they are not 1
     kind = "tree"
 
     @property
-    def lexical(self) -> dict[str, LabelWords | SparseClassifiers | FrequentLabels | LabelNames]:
+    def lexical(self) -> dict[str, LabelWords | SparseClassifiers | FrequentClassifiers | LabelNames]:
         """The scores that read a text's words, by name."""
         scores = {WORDS: self.words, SPARSE: self.sparse, FREQUENT: self.frequent, NAME: self.names}
         return {name: score for name, score in scores.items() if score is not None}
@@ -189,7 +189,7 @@ class TreeFusion(Scorer):
             return made
         words = LabelWords.load(folder, WORDS, lexicon)
         return replace(made, words=words, sparse=SparseClassifiers.load(folder, lexicon, facts["proposed"], words),
-                       frequent=FrequentLabels.load(folder, lexicon), names=LabelNames.load(folder, lexicon))
+                       frequent=FrequentClassifiers.load(folder, lexicon), names=LabelNames.load(folder, lexicon))
 
 
 def on_same_words(words: LabelWords | None, sparse: SparseClassifiers | None) -> SparseClassifiers | None:

@@ -13,7 +13,7 @@ from xcmodels.retrieval.boosted_trees import RegressionTrees, fit_trees
 from xcmodels.retrieval.calibration import ScoredPairs
 from xcmodels.retrieval.centroids import label_centroids
 from xcmodels.retrieval.corpus_words import CorpusWords
-from xcmodels.retrieval.frequent_labels import FrequentLabels
+from xcmodels.retrieval.frequent_classifiers import FrequentClassifiers
 from xcmodels.retrieval.fusion import FusedScore, TreeFusion, on_same_words
 from xcmodels.retrieval.label_names import LabelNames
 from xcmodels.retrieval.lexicon import Lexicon
@@ -54,7 +54,7 @@ class FoldTrees:
 def fit_fusion(corpus: Corpus, queries: np.ndarray, ids: np.ndarray, *, terms: Mapping[str, FusedScore],
                indexed: tuple[str, ...], embedded: Callable[[], np.ndarray],
                config: FusionConfig, words: CorpusWords | None = None, sparse: SparseClassifiers | None = None,
-               frequent: FrequentLabels | None = None, names: LabelNames | None = None,
+               frequent: FrequentClassifiers | None = None, names: LabelNames | None = None,
                lexicon: Lexicon | None = None) -> FittedFusion:
     """Fit the trees and the weights of scores on the shortlists of the validation queries, less their filter pairs.
 

@@ -20,12 +20,13 @@ from xcmodels.retrieval.ann import NO_IDS
 from xcmodels.retrieval.inner_products import put
 from xcmodels.retrieval.label_words import LabelWords
 from xcmodels.retrieval.lexicon import BIGRAM_BUCKETS, Lexicon, ReadTexts, spellings
+from xcmodels.retrieval.sparse_files import load_sparse, save_sparse
 
 START_SCALE, START_BIAS = 8.0, -3.0    # of a classifier at its label's tf-idf centroid: a cosine of .4 is even odds
 MAX_LABELS = 200     # labels that a word proposes: those of largest weight
 CHUNK = 1024         # texts whose labels are proposed at once: up to MAX_LABELS for each of their words
 NAME = "sparse"
-INDEX = ("data", "indices", "indptr")    # arrays of a sparse matrix
+INDEX = f"{NAME}.index"
 
 
 @dataclass(frozen=True)
@@ -106,8 +107,7 @@ class SparseClassifiers:
         """Write everything but the lexicon, `proposed` and, unless `ids`, those of the words."""
         self.words.save(folder, NAME, ids=ids)
         np.save(folder / f"{NAME}.bias.npy", self.bias)
-        for part in INDEX:
-            np.save(folder / f"{NAME}.index.{part}.npy", getattr(self.index, part))
+        save_sparse(folder, INDEX, self.index)
 
     @classmethod
     def load(cls, folder: Path, lexicon: Lexicon, proposed: int,
@@ -117,6 +117,4 @@ class SparseClassifiers:
         if words is None:
             return None
         bias = mapped(folder / f"{NAME}.bias.npy")
-        data, columns, offsets = (mapped(folder / f"{NAME}.index.{part}.npy") for part in INDEX)
-        index = sp.csr_array((data, columns, offsets), shape=(len(offsets) - 1, len(bias)))
-        return cls(words, bias, proposed, index)
+        return cls(words, bias, proposed, load_sparse(folder, INDEX, len(bias)))

@@ -15,15 +15,15 @@ from xcmodels.data.corpus import mapped
 from xcmodels.data.ranges import in_ranges
 from xcmodels.data.sorted_ids import isin_sorted, locate
 from xcmodels.retrieval.lexicon import Lexicon, ReadTexts, TextWords
+from xcmodels.retrieval.sparse_files import load_sparse, save_sparse
 
 SLOPE = 2.0     # of a score by the margin: at the margins +1 and -1, which training wants, scores are .88 and .12
 CHUNK = 1024    # texts that are scored at once, by all frequent labels
 NAME = "frequent"
-ARRAYS = ("data", "indices", "indptr")    # of a sparse matrix
 
 
 @dataclass(frozen=True)
-class FrequentLabels:
+class FrequentClassifiers:
     """The classifiers of H frequent labels; a text with the tf-idf words x has the margin w . x + b.
 
     labels (H,): their ids, ascending. weights (words, H) float32: w. bias (H,) float32: b.
@@ -59,25 +59,25 @@ class FrequentLabels:
         cells = self.weights.indices[at] + np.repeat(first, lengths)
         return np.bincount(cells, added, n * width).reshape(n, width) + self.bias
 
-    def reading(self, lexicon: Lexicon) -> "FrequentLabels":
+    def reading(self, lexicon: Lexicon) -> "FrequentClassifiers":
         """Return this with texts read by another lexicon of the same words."""
         return replace(self, lexicon=lexicon)
 
-    def without(self, labels: np.ndarray) -> "FrequentLabels":
+    def without(self, labels: np.ndarray) -> "FrequentClassifiers":
         """Return this without some labels, whose texts are no longer those that it was trained on."""
         kept = ~isin_sorted(self.labels, np.sort(labels))
         return replace(self, labels=self.labels[kept], weights=self.weights[:, kept], bias=self.bias[kept])
 
     def save(self, folder: Path) -> None:
         """Write everything but the lexicon."""
-        arrays = {"labels": self.labels, "bias": self.bias, **{part: getattr(self.weights, part) for part in ARRAYS}}
-        for part, array in arrays.items():
-            np.save(folder / f"{NAME}.{part}.npy", array)
+        np.save(folder / f"{NAME}.labels.npy", self.labels)
+        np.save(folder / f"{NAME}.bias.npy", self.bias)
+        save_sparse(folder, NAME, self.weights)
 
     @classmethod
-    def load(cls, folder: Path, lexicon: Lexicon) -> "FrequentLabels | None":
+    def load(cls, folder: Path, lexicon: Lexicon) -> "FrequentClassifiers | None":
         """Map what `save` wrote; return None where there is nothing."""
         if not (folder / f"{NAME}.labels.npy").exists():
             return None
-        labels, bias, *arrays = (mapped(folder / f"{NAME}.{part}.npy") for part in ("labels", "bias", *ARRAYS))
-        return cls(lexicon, labels, sp.csr_array(tuple(arrays), shape=(len(lexicon.idf), len(labels))), bias)
+        labels, bias = (mapped(folder / f"{NAME}.{part}.npy") for part in ("labels", "bias"))
+        return cls(lexicon, labels, load_sparse(folder, NAME, len(labels)), bias)

@@ -8,9 +8,9 @@ import torch
 
 from tests.support.toy import weighted
 from xcmodels.data.corpus import Ragged
-from xcmodels.retrieval import frequent_labels, frequent_training
+from xcmodels.retrieval import frequent_classifiers, frequent_training
 from xcmodels.retrieval.corpus_words import CorpusWords
-from xcmodels.retrieval.frequent_labels import SLOPE, FrequentLabels
+from xcmodels.retrieval.frequent_classifiers import SLOPE, FrequentClassifiers
 from xcmodels.retrieval.frequent_training import train_frequent
 
 LEAST = 12
@@ -22,7 +22,7 @@ def words(corpus) -> CorpusWords:
 
 
 @pytest.fixture(scope="module")
-def made(words) -> FrequentLabels:
+def made(words) -> FrequentClassifiers:
     return train_frequent(words, LEAST)
 
 
@@ -104,7 +104,7 @@ def test_a_text_that_rejected_a_label_is_its_negative_though_it_has_no_other(cor
 
 @pytest.mark.parametrize("chunk", [7, 1000])
 def test_scores_are_sigmoids_of_margins_and_none_without_a_classifier(corpus, words, made, monkeypatch, chunk):
-    monkeypatch.setattr(frequent_labels, "CHUNK", chunk)
+    monkeypatch.setattr(frequent_classifiers, "CHUNK", chunk)
     tokens = corpus.sides["test"].tokens(np.arange(30))
     margins = (words.lexicon(tokens) @ made.weights).toarray() + made.bias
     wanted = np.zeros((30, 60))
@@ -134,11 +134,11 @@ def test_of_many_texts_a_sample_is_read_the_same_every_time(words, monkeypatch):
 
 def test_what_is_written_is_read(corpus, words, made, tmp_path):
     made.save(tmp_path)
-    read = FrequentLabels.load(tmp_path, words.lexicon)
+    read = FrequentClassifiers.load(tmp_path, words.lexicon)
     asked = corpus.sides["test"].tokens(np.arange(7)), np.repeat(np.arange(7), 60), np.tile(np.arange(60), 7)
     assert np.array_equal(read.scores(*asked), made.scores(*asked))
     (tmp_path / "none").mkdir()
-    assert FrequentLabels.load(tmp_path / "none", words.lexicon) is None
+    assert FrequentClassifiers.load(tmp_path / "none", words.lexicon) is None
 
 
 def test_a_label_that_gets_other_texts_loses_its_classifier(corpus, made):
