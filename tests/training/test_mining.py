@@ -102,7 +102,7 @@ def test_auto_searches_many_labels_by_groups(corpus, vectors, monkeypatch):
         return negatives.build_index(vectors["labels"], vectors["queries"], rows, 3, kind=name, seed=0).kind
 
     assert kind_of("auto") == "exact" and kind_of("quantised") == "quantised"
-    monkeypatch.setattr(ann.choose, "__defaults__", (len(vectors["labels"]) - 1,))
+    monkeypatch.setattr(ann, "EXACT_MAX", len(vectors["labels"]) - 1)
     assert kind_of("auto") == "grouped"
     asked = Round("joint", 1, 2, 4, negatives=3, source=0)
     mined = mine(lazily(vectors), corpus, asked, seed=0)
@@ -177,7 +177,7 @@ def test_of_nothing(corpus, vectors):
 @pytest.mark.parametrize(("codes_up_to", "recall"), [(10**6, 0.7), (100, 0.9)])
 def test_the_nearest_labels_of_each_training_query_are_found(codes_up_to, recall, monkeypatch):
     """By the served codes or by groups of queries: most of those that an exact search finds."""
-    monkeypatch.setattr(ann, "EXACT_MAX_BATCH", codes_up_to)
+    monkeypatch.setattr(ann, "EXACT_MAX", codes_up_to)
     rng = np.random.default_rng(3)
     labels, queries = (rng.normal(size=(n, 8)).astype(np.float32) for n in (3000, 900))
     proposer, rows = Proposer(ann.build(labels, "quantised")), rng.permutation(900)[:700]

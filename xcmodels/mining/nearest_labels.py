@@ -17,10 +17,10 @@ def nearest_labels(proposer: Proposer, vectors: RowVectors, rows: np.ndarray, k:
     """Return labels that are probably nearest to each query of `rows` (n,), ids (n, k), -1 for none.
 
     vectors: makes the vectors (n, width) of rows. Positives are not left out. The time of a query by the served codes
-    grows with the labels: beyond ann.EXACT_MAX_BATCH, those of queries that lie together are searched together.
+    grows with the labels: beyond ann.EXACT_MAX, those of queries that lie together are searched together.
     """
     index = proposer.index
-    if len(index) <= ann.EXACT_MAX_BATCH:
+    if len(index) <= ann.EXACT_MAX:
         return np.concatenate([proposer(vectors(rows[low:high]), k) for low, high in pairwise(equal_cuts(
             CHUNK, len(rows)))])
     queries = vectors(rows)[:, :index.dim]

@@ -20,7 +20,7 @@ from xcmodels.retrieval.vector_codes import codes_index
 
 KINDS = ("exact", "quantised", "hnsw")
 CHOICES = ("auto", *KINDS, "grouped")    # values of the setting `index`; "grouped" only mines: a retriever takes "auto"
-EXACT_MAX_BATCH, EXACT_MAX_ONLINE = 200_000, 20_000    # labels searched exactly, for batches, for single queries
+EXACT_MAX = 20_000                # labels that are searched exactly, unless a setting says otherwise
 _QUERIES, _LABELS = 256, 32768    # scores held at once: 32 MB
 _PROPOSED, _RESCORED = (2, 100), (4, 200)    # best codes that are proposed, or rescored: per label returned, at least
 _SPARE, _DEEPER = 50, 4           # where labels are left out: results to spare; factor on the depth if too few are left
@@ -29,15 +29,15 @@ _FILES = {"quantised": "codes.faiss", "hnsw": "hnsw.faiss"}
 NO_IDS = np.zeros(0, dtype=np.int64)
 
 
-def choose(kind: str, n_labels: int, limit: int = EXACT_MAX_BATCH) -> str:
-    """Return the index kind: `kind` itself, or for "auto" exact search up to `limit` labels and quantised beyond.
+def choose(kind: str, n_labels: int) -> str:
+    """Return the index kind: `kind` itself, or for "auto" exact search up to EXACT_MAX labels and quantised beyond.
 
     WordNet, 67,892 labels, d = 384, k = 100, one thread: one query took 16.2 ms exactly, 0.7 ms quantised (99.9% of the
     neighbours found, built in 2 s), 1.5 ms by HNSW (97.3%, 89 s); of 600 at once each took 1.4, 0.7 and 1.4 ms.
     Raises ValueError for another kind.
     """
     if kind in ("auto", "grouped"):
-        return "exact" if n_labels <= limit else "quantised"
+        return "exact" if n_labels <= EXACT_MAX else "quantised"
     if kind not in KINDS:
         raise ValueError(f"index must be one of {', '.join(CHOICES)}, got {kind!r}")
     return kind
@@ -178,8 +178,8 @@ class Index:
         (folder / "index.json").write_text(json.dumps(facts))
 
 
-def build(vectors: np.ndarray, kind: str = "auto", *, limit: int = EXACT_MAX_BATCH) -> Index:
-    """Return an index over (L, d) float32 vectors, whose row numbers are label ids; "auto" goes by `limit`.
+def build(vectors: np.ndarray, kind: str = "auto") -> Index:
+    """Return an index over (L, d) float32 vectors, whose row numbers are label ids, of the kind that `choose` returns.
 
     All kinds but HNSW keep the array itself, without a copy. HNSW's graph differs from run to run when it is built by
     several threads. Raises ValueError for a wrong shape or vectors that are not finite.
@@ -187,7 +187,7 @@ def build(vectors: np.ndarray, kind: str = "auto", *, limit: int = EXACT_MAX_BAT
     if vectors.ndim != 2:
         raise ValueError(f"label vectors must be (L, d), got shape {vectors.shape}")
     need_finite(vectors, "label vector")
-    if (kind := choose(kind, len(vectors), limit)) != "hnsw":
+    if (kind := choose(kind, len(vectors))) != "hnsw":
         return Index(kind, vectors, codes_index(vectors) if kind == "quantised" else None)
     import faiss
 

@@ -77,8 +77,7 @@ def build_retriever(trained: Trained, config: ServingConfig, corpus: Corpus, out
     proposing = trained.proposing if fused else names
     assert offsets[proposing[0]] == 0, "an index reads a query vector from its first dimension on"
     parts = [trained.labels[name] for name in proposing]
-    index = ann.build(parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1), config.index,
-                      limit=ann.EXACT_MAX_ONLINE)
+    index = ann.build(parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1), config.index)
     proposer, depth, measured = Proposer(index), 0, dict[str, float]()
     scorer: Scorer = InnerProduct(index.vectors, {name: trained.labels[name].shape[1] for name in names})
     cached = trained.queries if heads == trained.views[next(iter(trained.labels))] else None

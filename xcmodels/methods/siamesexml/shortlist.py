@@ -44,6 +44,6 @@ def proposers(config: SiamesexmlConfig, corpus: Corpus, queries: np.ndarray, lab
     """
     rows = unique(queries_of(corpus, with_validation).values)
     centroids = label_centroids(corpus, queries, with_validation)
-    index = partial(ann.build, kind=config.index, limit=ann.EXACT_MAX_ONLINE)
+    index = partial(ann.build, kind=config.index)
     return {"texts": Proposer(index(smoothed(config, corpus, labels))), "centroids": Proposer(index(centroids)),
             "queries": Proposer(index(queries[rows]), corpus.train_positives.subset(rows))}
