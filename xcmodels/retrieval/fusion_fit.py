@@ -1,6 +1,7 @@
 """Fits a fusion of scores on the validation queries: its trees, and the weights of its scores."""
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -89,7 +90,10 @@ def fit_fusion(corpus: Corpus, queries: np.ndarray, ids: np.ndarray, *, terms: M
         return fit_trees(features[chosen], relevant[chosen].astype(np.float32), trees=config.trees, rate=config.rate,
                          depth=config.depth, min_leaf=config.min_leaf)
 
-    fold_trees = FoldTrees(trees_of, rows)
+    with ThreadPoolExecutor(1) as pool:    # all pairs take as long as those of the folds together
+        of_all = pool.submit(trees_of, np.ones(len(rows), dtype=bool))
+        fold_trees = FoldTrees(trees_of, rows)
+        trees = of_all.result()
     scored = [*unfitted.terms, *unfitted.lexical]
     # what is known of frequent labels alone is for the trees, unless the fit finds that the sum wants it
     before = {NAME: config.name, FREQUENT: 0.0}
@@ -100,7 +104,6 @@ def fit_fusion(corpus: Corpus, queries: np.ndarray, ids: np.ndarray, *, terms: M
         weights = fit_weights(fold_trees.summands(features), rows, relevant, gains[labels], weights)
         measured |= {f"weight/{name}": weight for name, weight in zip((*scored, TREES), weights.tolist(), strict=True)}
     scores = (fold_trees.summands(later) * np.float32(weights)).sum(axis=1)
-    trees = trees_of(np.ones(len(rows), dtype=bool))
     trees = replace(trees, value=np.float32(weights[-1]) * trees.value)
     by_name = dict(zip(scored, weights.tolist(), strict=False))
     return FittedFusion(fusion(trees, by_name, with_validation=True), measured, ScoredPairs(rows, labels, scores))
