@@ -9,11 +9,10 @@ import pytest
 from tests.support.toy import toy_corpus
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import Mined, Round
-from xcmodels.mining import gpu_index, negatives
+from xcmodels.mining import gpu_index, nearest_labels, negatives
 from xcmodels.mining.gpu_index import GpuIndex
 from xcmodels.mining.grouped_index import GroupedIndex
 from xcmodels.mining.hardness import hardness
-from xcmodels.mining.nearest_labels import nearest_labels
 from xcmodels.mining.negatives import mine
 from xcmodels.retrieval import ann
 from xcmodels.retrieval.proposers import Proposer
@@ -174,12 +173,13 @@ def test_of_nothing(corpus, vectors):
     assert hardness(single, lazily(vectors), corpus, np.random.default_rng(0))["same_cluster"] == 0.0
 
 
-@pytest.mark.parametrize(("codes_up_to", "recall"), [(10**6, 0.7), (100, 0.9)])
-def test_the_nearest_labels_of_each_training_query_are_found(codes_up_to, recall, monkeypatch):
-    """By the served codes or by groups of queries: most of those that an exact search finds."""
+@pytest.mark.parametrize(("codes_up_to", "together", "recall"), [(10**6, 900, 0.7), (100, 900, 0.9), (100, 300, 0.9)])
+def test_the_nearest_labels_of_each_training_query_are_found(codes_up_to, together, recall, monkeypatch):
+    """By the served codes or by groups of queries, so many at once: most of those that an exact search finds."""
     monkeypatch.setattr(ann, "EXACT_MAX", codes_up_to)
+    monkeypatch.setattr(nearest_labels, "QUERY_BYTES", together * 8 * 4)
     rng = np.random.default_rng(3)
     labels, queries = (rng.normal(size=(n, 8)).astype(np.float32) for n in (3000, 900))
     proposer, rows = Proposer(ann.build(labels, "quantised")), rng.permutation(900)[:700]
-    found = nearest_labels(proposer, lambda some: queries[some], rows, 10)
+    found = nearest_labels.nearest_labels(proposer, lambda some: queries[some], rows, 10)
     assert found.shape == (700, 10) and ann.recall(found, labels, queries[rows], 10) > recall

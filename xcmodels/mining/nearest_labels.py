@@ -10,7 +10,8 @@ from xcmodels.retrieval import ann
 from xcmodels.retrieval.builder import RowVectors
 from xcmodels.retrieval.proposers import Proposer
 
-CHUNK = 8192    # queries whose codes are compared at once
+CHUNK = 8192             # queries for which an index is searched at once
+QUERY_BYTES = 1 << 28    # of vectors of queries that are grouped at once
 
 
 def nearest_labels(proposer: Proposer, vectors: RowVectors, rows: np.ndarray, k: int) -> np.ndarray:
@@ -19,13 +20,18 @@ def nearest_labels(proposer: Proposer, vectors: RowVectors, rows: np.ndarray, k:
     vectors: makes the vectors (n, width) of rows. Positives are not left out. The time of a query by the served codes
     grows with the labels: beyond ann.EXACT_MAX, those of queries that lie together are searched together.
     """
-    index = proposer.index
-    if len(index) <= ann.EXACT_MAX:
-        return np.concatenate([proposer(vectors(rows[low:high]), k) for low, high in pairwise(equal_cuts(
-            CHUNK, len(rows)))])
-    queries = vectors(rows)[:, :index.dim]
+    index, by_groups = proposer.index, len(proposer.index) > ann.EXACT_MAX
+    together, found = max(QUERY_BYTES // (4 * index.dim), 1) if by_groups else CHUNK, list[np.ndarray]()
+    for low, high in pairwise(equal_cuts(together, len(rows))):
+        queries = vectors(rows[low:high])
+        found.append(_by_groups(index, queries[:, :index.dim], k) if by_groups else proposer(queries, k))
+    return np.concatenate(found)
+
+
+def _by_groups(index: ann.Index, queries: np.ndarray, k: int) -> np.ndarray:
+    """Return labels that are probably nearest to each query (n, d), ids (n, k) int32, -1 for none."""
     groups = grouped_index.build(index.vectors, queries, k, seed=0)
-    order, out = groups.search_order(queries, np.arange(len(rows))), np.empty((len(rows), k), dtype=np.int32)
-    for low, high in pairwise(equal_cuts(groups.chunk, len(rows))):
+    order, out = groups.search_order(queries, np.arange(len(queries))), np.empty((len(queries), k), dtype=np.int32)
+    for low, high in pairwise(equal_cuts(groups.chunk, len(queries))):
         out[order[low:high]] = groups.nearest(queries[order[low:high]], k)
     return out
