@@ -1,4 +1,4 @@
-"""The labels that a served index proposes for every training query: negatives of the sparse view."""
+"""Labels near each training query, by the served index or by groups of queries: the sparse view's negatives."""
 
 from itertools import pairwise
 
