@@ -27,10 +27,9 @@ from tasks.core.devices import port_holder
 
 MARK = "XC_SERVICE"
 START_SECONDS = 180.0   # for a server's first start on a busy machine, including the creation of its database
-ANSWER_SECONDS = 10.0   # for a server that was started long ago
+ANSWER_SECONDS = 10.0   # for an answer of one that was started long ago: on a busy machine Prefect took more than 3
 STOP_SECONDS = 20.0     # between SIGTERM and SIGKILL
 ATTEMPTS = 5            # at ending a service that starts processes meanwhile
-PROBE_SECONDS = 3.0
 PR_SET_PDEATHSIG = 1    # of prctl(2)
 WELL, STOPPED, SILENT, ENDED = "well", "stands still", "does not answer", "has ended"
 
@@ -119,7 +118,7 @@ class Record:
         if not self.health:
             return True
         try:
-            with urllib.request.urlopen(self.health, timeout=PROBE_SECONDS) as response:
+            with urllib.request.urlopen(self.health, timeout=ANSWER_SECONDS) as response:
                 return bool(response.status == 200)
         except (HTTPException, OSError):
             return False

@@ -96,7 +96,7 @@ def test_up_killed_at_any_moment_is_completed_by_the_next(home, service, moment,
 
 
 def test_a_part_that_stands_still_or_does_not_answer_is_told_apart(home, service, monkeypatch):
-    for name in ("PROBE_SECONDS", "ANSWER_SECONDS", "START_SECONDS"):
+    for name in ("ANSWER_SECONDS", "START_SECONDS"):
         monkeypatch.setattr(processes, name, 20.0 if name == "START_SECONDS" else 0.3)
     Stack(home).up([service], nothing)
     record = Stack(home).running("app")
