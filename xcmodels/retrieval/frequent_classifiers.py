@@ -50,11 +50,12 @@ class FrequentClassifiers:
         return out
 
     def _margins(self, words: TextWords) -> np.ndarray:
-        """Return the margins of n texts and all labels, (n, H); of one text in a third of scipy's time."""
+        """Return the margins of n texts and all labels, (n, H)."""
+        # not by scipy's product, which takes three times as long for one text
         starts = self.weights.indptr[words.ids]
         lengths = self.weights.indptr[words.ids + 1] - starts
         at, n, width = in_ranges(starts, lengths), len(words), len(self.labels)
-        first = np.repeat(np.arange(n) * width, np.diff(words.offsets))    # cell of each word's text
+        first = np.repeat(np.arange(n) * width, np.diff(words.offsets))    # the first cell of each word's text
         added = self.weights.data[at] * np.repeat(words.weights, lengths)
         cells = self.weights.indices[at] + np.repeat(first, lengths)
         return np.bincount(cells, added, n * width).reshape(n, width) + self.bias

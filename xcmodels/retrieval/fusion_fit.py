@@ -90,7 +90,7 @@ def fit_fusion(corpus: Corpus, queries: np.ndarray, ids: np.ndarray, *, terms: M
         return fit_trees(features[chosen], relevant[chosen].astype(np.float32), trees=config.trees, rate=config.rate,
                          depth=config.depth, min_leaf=config.min_leaf)
 
-    with ThreadPoolExecutor(1) as pool:    # all pairs take as long as those of the folds together
+    with ThreadPoolExecutor(1) as pool:    # side by side: all pairs take as long as the folds together
         of_all = pool.submit(trees_of, np.ones(len(rows), dtype=bool))
         fold_trees = FoldTrees(trees_of, rows)
         trees = of_all.result()

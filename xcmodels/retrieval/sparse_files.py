@@ -1,4 +1,4 @@
-"""A sparse matrix in three files of its folder, which are mapped when it is read."""
+"""Sparse matrices in files: three a matrix, which are mapped when it is read."""
 
 from pathlib import Path
 
