@@ -104,7 +104,7 @@ class Workers:
     def close(self) -> None:
         """Stop what was started; callers that wait for a result get an error."""
         if self._cluster is not None:
-            self._cluster.sync(_await_restarts, self._cluster)
+            self._cluster.sync(_end_restarts, self._cluster)
         for started in (self._client, self._cluster):
             if started is not None:
                 started.close()
@@ -208,18 +208,21 @@ def _start_fork_server() -> None:
             signal.signal(signal.SIGINT, before)
 
 
-async def _await_restarts(cluster: Any) -> None:
-    """Wait until all workers that died have a process again; one may die while another is waited for.
+async def _end_restarts(cluster: Any) -> None:
+    """Let no worker that dies be started again, and wait for those that are being started.
 
     distributed 2026.8 takes the greeting of a worker that died at once for that of the next one, which has no process
     yet; to close the cluster then is an AssertionError, and leaves that process.
     """
-    from distributed.core import Status
-
+    nannies = list(cluster.workers.values())
+    for nanny in nannies:
+        nanny.close_gracefully(reason="xc-close")
     deadline = time.monotonic() + RESTART_SECONDS
-    while time.monotonic() < deadline and any(
-            nanny.status == Status.running and nanny.pid is None for nanny in cluster.workers.values()):
-        await asyncio.sleep(.02)
+    while True:
+        await asyncio.sleep(.02)    # first of all: a restart that was decided on has its process in the next turn
+        workers = [nanny.process for nanny in nannies if nanny.process is not None]
+        if time.monotonic() > deadline or all(worker.process is None or worker.process.pid for worker in workers):
+            return
 
 
 def _can_import() -> bool:

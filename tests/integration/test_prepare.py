@@ -194,6 +194,25 @@ def test_workers_are_closed_while_one_that_died_starts_again(monkeypatch):
     assert nanny.status == Status.closed and not worker.is_alive()
 
 
+def test_a_worker_that_dies_while_workers_are_closed_does_not_start_again(monkeypatch):
+    workers = Workers(count=1)
+    (nanny,) = workers.client.cluster.workers.values()
+    close, worker = workers.client.close, nanny.process
+
+    def close_late() -> None:
+        os.kill(nanny.pid, signal.SIGKILL)
+        while nanny.pid is not None:
+            time.sleep(.001)
+        time.sleep(.2)    # as long as the nanny needs to start another, where it does
+        close()
+
+    monkeypatch.setattr(workers.client, "close", close_late)
+    started = []
+    monkeypatch.setattr(type(worker), "start", lambda worker: started.append(worker) or asyncio.sleep(0))
+    workers.close()
+    assert not started and not worker.is_alive()
+
+
 def test_an_existing_scheduler_makes_the_same_corpus(planted, tmp_path, home, workers):
     with Workers(count=1) as others:
         scheduler = others.client.scheduler.address
