@@ -17,6 +17,7 @@ from tasks.core.machines import Machines
 
 # What jobs import, 200 MB and two seconds of a processor: once, by the process that all workers are forked from.
 IMPORTED = ["distributed", "pandas", "pyarrow.compute", "pyarrow.parquet", "scipy.sparse", "tokenizers", "torch"]
+EMBEDDED = "xcflow embedded"    # metadata of a scheduler that a run started
 STARTS = 3    # attempts at starting the embedded workers
 RESTART_SECONDS = 10    # the longest that a close waits for the process of a worker that died
 CACHED_BYTES = 1 << 28    # bytes of freed memory that a worker keeps
@@ -47,14 +48,20 @@ class Workers:
         from distributed import worker_client
 
         with worker_client() as client:
-            workers = cls(client.scheduler.address, len(client.scheduler_info()["workers"]))
+            workers = cls(client.scheduler.address)
             workers._client = client
             yield workers
 
     @property
     def is_serial(self) -> bool:
         """Whether no two jobs run at once."""
-        return self.count < 2
+        count = self.count if self.address is None else len(self.client.scheduler_info()["workers"])
+        return count < 2
+
+    @property
+    def are_embedded(self) -> bool:
+        """Whether a run started them, on the machine on which it trains."""
+        return self.address is None or bool(self.client.get_metadata(EMBEDDED, False))
 
     @property
     def client(self) -> Any:
@@ -126,6 +133,7 @@ class Workers:
                 self._cluster = self._local_cluster()
                 self._client = Client(self._cluster)
                 self._client.register_plugin(_silence_plugin())
+                self._client.set_metadata(EMBEDDED, True)
             return
         try:
             self._client = Client(self.address, timeout=10)

@@ -36,10 +36,10 @@ JOB_ROWS = 1 << 14     # rows of a job, at most, where its ranges are not larger
 def executor_for(context: StepContext, corpus: Corpus) -> Executor:
     """Return where a step's arrays are computed: on the run's workers, or in this process where they are not faster.
 
-    Workers that the run starts would share its GPU.
+    Embedded workers would share the GPU of the run.
     """
-    own_gpu = torch.cuda.is_available() and context.workers.address is None
-    if own_gpu or context.workers.is_serial or len(corpus.sides["train"]) + corpus.n_labels < SMALL:
+    shared_gpu = torch.cuda.is_available() and context.workers.are_embedded
+    if shared_gpu or context.workers.is_serial or len(corpus.sides["train"]) + corpus.n_labels < SMALL:
         return IN_PROCESS
     context.scratch.mkdir(parents=True, exist_ok=True)
     for left in context.scratch.glob("shards-*"):    # by a killed run

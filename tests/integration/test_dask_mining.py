@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import psutil
@@ -14,7 +15,7 @@ import pytest
 
 from tasks.core.dask_workers import Workers
 from tasks.core.files import folder_digests
-from tasks.core.step import Console, StepContext, run, run_all, unwatched
+from tasks.core.step import Console, Step, StepContext, run, run_all, unwatched
 from tasks.core.store import Store
 from tasks.plan import pipeline
 from tasks.training import dask_executor, embed
@@ -68,8 +69,24 @@ def made_again(step, done, store, workers, folder, *, say=str):
     (False, None, False), (True, None, True), (True, "tcp://elsewhere:8786", False)])
 def test_workers_of_a_run_do_not_share_its_gpu(tmp_path, small_ranges, monkeypatch, *, gpu, address, here):
     monkeypatch.setattr("torch.cuda.is_available", lambda: gpu)
-    context = StepContext(tmp_path, {}, tmp_path / "scratch", tmp_path, Workers(address, 2), str, unwatched)
+    workers = Workers(address, 2)
+    workers._client = SimpleNamespace(scheduler_info=lambda: {"workers": ["one", "two"]},
+                                      get_metadata=lambda name, default: default)
+    context = StepContext(tmp_path, {}, tmp_path / "scratch", tmp_path, workers, str, unwatched)
     assert (executor_for(context, toy_corpus(tmp_path / "corpus")) is IN_PROCESS) == here
+
+
+def kind_of_workers(context: StepContext) -> None:
+    context.say(f"embedded: {context.workers.are_embedded}, serial: {context.workers.is_serial}")
+
+
+def test_a_step_on_a_worker_knows_its_workers(tmp_path, workers):
+    step = Step("kind of workers", "evaluation", kind_of_workers, ("tasks.core.step",), {}, {})
+    lines = list[str]()
+    run(step, {}, Store(tmp_path), workers, Console(lines.append), by_worker=True)
+    assert lines == ["embedded: True, serial: False"]
+    with Workers(workers.client.scheduler.address, count=0) as theirs:
+        assert not theirs.is_serial, "as many work as the scheduler has, whatever --workers says"
 
 
 def test_a_worker_opens_a_corpus_with_the_states_of_its_texts(tmp_path):
