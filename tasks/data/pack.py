@@ -17,8 +17,9 @@ from tasks.core.disk_room import take_room
 from tasks.core.step import StepContext
 from tasks.data.tables import SIDE_TABLES, column_parts, count_rows, shards
 from xcmodels.data import seeds, seen_texts
-from xcmodels.data.corpus import BITS, PrepareConfig, Ragged, Side, Texts
+from xcmodels.data.corpus import BITS, Ragged, Side, Texts
 from xcmodels.data.label_branches import Branches
+from xcmodels.data.prepare_config import PrepareConfig
 from xcmodels.data.ranges import in_ranges
 from xcmodels.data.sorted_ids import unique
 from xcmodels.data.text import shown

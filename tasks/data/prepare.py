@@ -17,7 +17,7 @@ from tasks.data.pack import pack
 from tasks.data.read import read
 from tasks.data.sources import RawDataSet
 from tasks.data.tokenise import tokenise
-from xcmodels.data.corpus import PrepareConfig
+from xcmodels.data.prepare_config import PrepareConfig
 
 READ, ADD_FEEDBACK = "read", "add feedback"
 

@@ -10,7 +10,7 @@ from data_contracts.errors import ProjectError
 from tasks.core.step import StepContext
 from tasks.data.tables import SIDE_TABLES, column_parts, count_rows, shards, write_shard
 from xcmodels.checks import Unusable
-from xcmodels.data.corpus import PrepareConfig
+from xcmodels.data.prepare_config import PrepareConfig
 from xcmodels.data.tokens import LEARNED, Backend, Tokenizer, learn_backend, open_backend
 
 

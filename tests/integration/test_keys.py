@@ -15,6 +15,7 @@ from xcmodels.methods.registry import METHODS
 
 TOKENS = {"xcmodels", "xcmodels.checks", "xcmodels.data.corpus", "xcmodels.data.frozen_states",
           "xcmodels.data.ranges", "xcmodels.data.sorted_ids", "xcmodels.data.text", "xcmodels.data.tokens"}
+READ = {"xcmodels.data.corpus", "xcmodels.data.sorted_ids"}    # of TOKENS, what reads a corpus
 RULES = {f"data_contracts.{name}" for name in (
     "check", "drift", "errors", "findings", "row_rules", "schemas", "suites", "tables", "verdict",
     "table_rules")}
@@ -49,11 +50,12 @@ KEYS = {
     "tables": READERS | {"data_contracts.errors", "data_contracts.schemas", "tasks.data", "tasks.data.read",
                          "tasks.data.tables", "xcmodels.data.text"},
     "contract": RULES,
-    "tokens": TOKENS | {"data_contracts.errors", "data_contracts.schemas", "tasks.data.tables", "tasks.data.tokenise"},
-    "walks": RULES | TOKENS | {"tasks.data.tables", "tasks.data.walks", "xcmodels.data.sparse_rows",
+    "tokens": TOKENS - READ | {"xcmodels.data.prepare_config", "data_contracts.errors", "data_contracts.schemas",
+                               "tasks.data.tables", "tasks.data.tokenise"},
+    "walks": RULES | TOKENS - {"xcmodels"} | {"tasks.data.tables", "tasks.data.walks", "xcmodels.data.sparse_rows",
                               "xcmodels.mining.graph"},
     "corpus": TOKENS | {"tasks.data.pack", "tasks.data.tables", "xcmodels.data", "xcmodels.data.label_branches",
-                         "xcmodels.data.seeds", "xcmodels.data.seen_texts"},
+                        "xcmodels.data.prepare_config", "xcmodels.data.seeds", "xcmodels.data.seen_texts"},
     "states": STATES | {"tasks.training.frozen_layers"},
     "checkpoint": LOOP | MINING | NGAME | STATES | {"data_contracts.errors", "tasks.training.mined_files",
                                            "tasks.training.train_round"},
@@ -97,6 +99,16 @@ def test_a_module_that_two_methods_share_is_trained_once(data):
                 if "encoder round" in step.name and step.kind == "checkpoint"}
 
     assert module("ngame") and module("ngame") == module("astra") == module("renee")
+
+
+@pytest.mark.parametrize(("method", "trains_again"),
+                         [("dpr", False), ("dexml", False), ("unidec", True), ("astra", True)])
+def test_the_index_is_in_the_key_of_training_only_where_it_mines(data, method, trains_again):
+    def trained(index):
+        return {step.name: step.about() for step in pipeline(data, method, "cpu", {"index": index}).steps
+                if step.kind == "checkpoint"}
+
+    assert (trained("auto") != trained("exact")) == trains_again
 
 
 @pytest.mark.parametrize("method", METHODS)

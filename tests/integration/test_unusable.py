@@ -12,7 +12,7 @@ from tasks.training.launcher import FAILED, SPEC
 from tests.support.tiny import RegisteredModels
 from xcmodels.checks import Unusable
 from xcmodels.data import tokens
-from xcmodels.data.corpus import PrepareConfig
+from xcmodels.data.prepare_config import PrepareConfig
 from xcmodels.retrieval import folder
 
 

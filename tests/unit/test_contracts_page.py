@@ -17,7 +17,7 @@ from tasks.data.prepare import steps
 from tasks.data.sources import describe
 from tests.support.contracts import check, good
 from tests.support.planted import write_planted
-from xcmodels.data.corpus import PrepareConfig
+from xcmodels.data.prepare_config import PrepareConfig
 
 HOSTILE = "<script>alert(1)</script> \u202eevil \x1b[2J {{ 7*7 }} &amp; שלום\r\nX: y"
 

@@ -25,7 +25,7 @@ from tasks.data.prepare import ADD_FEEDBACK, steps
 from tasks.data.sources import describe
 from tests.support.faults import at_once
 from tests.support.raw_folders import read_table, write_json
-from xcmodels.data.corpus import PrepareConfig
+from xcmodels.data.prepare_config import PrepareConfig
 from xcmodels.data.text import example
 
 SAID = [Feedback("a wolf", ["L1"], ["L2"]), Feedback("日本語 \u2028", added=["L3"]), Feedback("a wolf", ["L2"], ["L1"])]

@@ -5,8 +5,8 @@ texts (`label.uid`, `label.title`; `test.uid`, `test.title`, `test.content`; and
 query that is shown to people). Per split: `positives.<split>.*`, `filters.<split>.*`, ragged rows of label ids, sorted;
 `rejected.train.*`, labels that reviewers said are wrong for a training query, where any did.
 `branch.uid.*`, `branch.broader.*`, the broader relation of a vocabulary (`branches`), if there is one.
-`weights.train.npy`, what each training positive weighs, where they differ. `idf.npy`, `validation.npy`, `tokenizer/`,
-and `corpus.json` with the counts.
+`weights.train.npy`, what each training positive weighs, where they differ. `idf.npy`, of each token in titles, then of
+each in contents; `validation.npy`, `tokenizer/`, and `corpus.json` with the counts.
 """
 
 import json
@@ -20,45 +20,13 @@ import numpy as np
 import torch
 from numpy.typing import DTypeLike
 
-from xcmodels import checks
 from xcmodels.data.frozen_states import FrozenStates
 from xcmodels.data.ranges import in_ranges
 from xcmodels.data.sorted_ids import isin_sorted
-from xcmodels.data.tokens import MINILM, Tokenizer, Tokens
+from xcmodels.data.tokens import Tokenizer, Tokens
 
 BITS = 31              # width of the value in a pair's key, row << BITS | value
 _TOGETHER = 1 << 14    # texts written at once
-
-
-@dataclass(frozen=True)
-class PrepareConfig:
-    """How raw texts become a corpus."""
-
-    tokenizer: str = MINILM       # minilm | learned | a folder | a hub id
-    vocabulary: int = 32_000      # tokens to learn, where tokenizer = learned
-    max_title: int = 32           # tokens of a title that are kept
-    max_content: int = 64         # tokens of a content that are kept
-    augment: bool = False         # add each label's text as a training query of that label, flagged
-    validation: float = 0.05      # share of the training queries held out to fit the fusion and to tune on
-    validation_max: int = 10_000  # queries held out so, at most
-    weight_power: float = 1.0     # a positive weighs its relevance to this power in training; 0 = all weigh the same
-    walks: bool = True            # walk the anchor graphs, where the data set has any
-    walk_hops: int = 400          # of the walk from a node (RAMEN, Appendix A, as the next)
-    walk_restart: float = 0.8     # chance that a hop starts from the node again
-    walk_top: int = 10            # anchors of a node that are kept, those visited most
-    walk_degree: int = 500        # edges of a node or anchor, at most: those with more are left out of walks
-    leak_share: float = 0.01      # share of test queries whose text may stand in train too
-    drift_fail: float = 0.25      # stability index of label frequencies, against the last run, that stops a run
-    feedback_held_out: float = 0.2    # share of the texts with feedback that only measure what it changed
-    feedback_most: float = 0.5    # share of the training queries that may come from feedback
-
-    def __post_init__(self) -> None:
-        checks.at_least(self, 1, "vocabulary", "max_title", "validation_max", "walk_hops", "walk_top", "walk_degree")
-        checks.at_least(self, 0, "max_content", "drift_fail", "weight_power")
-        checks.share(self, "leak_share", "walk_restart", "feedback_held_out", "feedback_most")
-        checks.share(self, "validation", whole=False)
-        if not self.validation:
-            raise ValueError(f"validation must be above 0, got {self.validation}: confidences are fitted on that part")
 
 
 def mapped(path: Path) -> np.ndarray:
@@ -280,6 +248,10 @@ class Corpus:
         """Return the rows to train on: those with a positive, without the validation split."""
         rows = np.flatnonzero(self.train_positives.lengths > 0)
         return np.setdiff1d(rows, self.validation, assume_unique=True)
+
+    def rejected_rows(self) -> np.ndarray:
+        """Return the rows for which labels were rejected, without the validation split."""
+        return np.setdiff1d(np.flatnonzero(self.rejected.lengths), self.validation)
 
     def frequencies(self, rows: np.ndarray | None = None) -> np.ndarray:
         """Return (L,) int64: how many training queries, or of `rows` alone, have each label.

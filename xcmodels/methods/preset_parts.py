@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from xcmodels.data.corpus import PrepareConfig
+from xcmodels.data.prepare_config import PrepareConfig
 from xcmodels.data.tokens import LEARNED
 from xcmodels.method import Method
 from xcmodels.methods.ngame_m1 import EncoderModuleConfig

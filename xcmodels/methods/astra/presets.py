@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from xcmodels.data.corpus import PrepareConfig
+from xcmodels.data.prepare_config import PrepareConfig
 from xcmodels.data.tokens import MINILM
 from xcmodels.methods.astra.config import AstraConfig
 from xcmodels.methods.astra.method import astra
