@@ -33,7 +33,7 @@ from xcmodels.retrieval import ann
 from xcmodels.retrieval.boosted_trees import RegressionTrees
 from xcmodels.retrieval.builder import save_retriever
 from xcmodels.retrieval.calibration import UNKNOWN
-from xcmodels.retrieval.fusion import FusedScore, TreeFusion
+from xcmodels.retrieval.fusion import InnerProductTerm, TreeFusion
 from xcmodels.retrieval.proposers import Proposer
 
 KINDS = ("wolf", "fox", "dog", "cat", "seal", "oak", "elm", "fern", "moss", "pike")
@@ -67,7 +67,7 @@ def tiny_retriever(folder: Path, seed: int = 0, make: Callable[[int], Encoder] |
     trees = RegressionTrees(np.zeros((1, 1), np.int64), np.full((1, 1), np.inf, np.float32),
                             np.zeros((1, 2), np.float32))
     frequencies = corpus.frequencies().astype(np.float32)
-    terms = {"encoder": FusedScore(vectors), "classifier": FusedScore(index.vectors)}
+    terms = {"encoder": InnerProductTerm(vectors), "classifier": InnerProductTerm(index.vectors)}
     fusion = TreeFusion(trees, terms, frequencies, indexed=("classifier",))
     (folder / "retriever").mkdir()
     save_retriever(folder / "retriever", corpus, method="ngame", encoder=encoder, proposers={"labels": Proposer(index)},

@@ -9,7 +9,7 @@ from xcmodels.data.propensity import inverse_propensity
 from xcmodels.retrieval import ann
 from xcmodels.retrieval.boosted_trees import fit_trees
 from xcmodels.retrieval.corpus_words import CorpusWords
-from xcmodels.retrieval.fusion import FusedScore
+from xcmodels.retrieval.fusion import InnerProductTerm
 from xcmodels.retrieval.fusion_fit import fit_fusion
 from xcmodels.retrieval.score_weights import fit_weights
 from xcmodels.retrieval.serving_config import FusionConfig
@@ -22,7 +22,7 @@ def toy():
 
 def twice(vectors):
     """Return terms of which both are the same vectors."""
-    return {"encoder": FusedScore(vectors), "classifier": FusedScore(vectors)}
+    return {"encoder": InnerProductTerm(vectors), "classifier": InnerProductTerm(vectors)}
 
 
 def test_the_fusion_is_fitted_without_the_validation_queries_and_served_with_them(toy):
@@ -89,7 +89,7 @@ def test_pairs_are_scored_by_trees_of_the_other_half_and_by_words_of_training_qu
     lexicon = words.lexicon_of_training()
     queries, vectors = (rng.normal(size=(count, 8)).astype(np.float32) for count in (len(held), 60))
     fusion, measured, pairs = fit_fusion(
-        corpus, queries, np.tile(np.arange(60), (len(held), 1)), terms={"classifier": FusedScore(vectors)},
+        corpus, queries, np.tile(np.arange(60), (len(held), 1)), terms={"classifier": InnerProductTerm(vectors)},
         indexed=("classifier",), embedded=lambda: queries, words=words, lexicon=lexicon,
         config=FusionConfig(min_leaf=20, weight=2.0, fit_weights=fitted))
     rows, labels, tokens = pairs.rows, pairs.labels, corpus.sides["train"].tokens(held)

@@ -80,5 +80,5 @@ def test_the_sparse_view_learns_them_even_of_a_text_without_a_positive(judged):
     vars(corpus).pop("train_positives", None)
     corpus.rejected = Ragged.of_pairs(np.array([alone, int(corpus.validation[0])]), np.array([5, 5]), len(positives))
     assert alone not in corpus.training_rows()
-    pairs = training_pairs(corpus, np.full((len(corpus.training_rows()), 1), -1), 0)
+    pairs = training_pairs(corpus, np.full((len(corpus.training_rows()), 1), -1), 0, seed=0)
     assert pairs.rows[~pairs.relevant].tolist() == [alone] and pairs.labels[~pairs.relevant].tolist() == [5]

@@ -18,7 +18,7 @@ from xcmodels.data.corpus import Texts
 from xcmodels.methods.ngame.method import ngame
 from xcmodels.retrieval import ann
 from xcmodels.retrieval.corpus_words import CorpusWords
-from xcmodels.retrieval.fusion import FusedScore
+from xcmodels.retrieval.fusion import InnerProductTerm
 from xcmodels.retrieval.proposers import Proposer, best_of, candidates
 from xcmodels.retrieval.retriever import Label, Retriever
 from xcmodels.retrieval.serving_config import FusionConfig, SparseConfig
@@ -46,7 +46,7 @@ def contents(toy):
 
 def twice(vectors):
     """Return terms of which both are the same vectors."""
-    return {"encoder": FusedScore(vectors), "classifier": FusedScore(vectors)}
+    return {"encoder": InnerProductTerm(vectors), "classifier": InnerProductTerm(vectors)}
 
 
 def with_fusion(toy, out, **settings):

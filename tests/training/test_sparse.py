@@ -39,11 +39,11 @@ def nearest(corpus) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def made(words, nearest) -> SparseClassifiers:
-    return train_sparse(words, nearest, CONFIG)
+    return train_sparse(words, nearest, CONFIG, 0)
 
 
 def test_pairs_are_positives_and_negatives_that_are_neither_positives_nor_filtered(corpus, nearest):
-    pairs = training_pairs(corpus, nearest, 0)
+    pairs = training_pairs(corpus, nearest, 0, 0)
     positives, filters = corpus.positives["train"], corpus.filters["train"]
     wanted = []
     for row, near in zip(corpus.training_rows().tolist(), nearest.tolist(), strict=True):
@@ -57,9 +57,9 @@ def test_pairs_are_positives_and_negatives_that_are_neither_positives_nor_filter
 def test_the_data_weighs_positives(corpus, words, nearest):
     """A label whose positives weigh ten times as much scores them higher than by weights that are all 1."""
     made = weighted(corpus, np.where(corpus.positives["train"].values == 7, 10.0, 1.0))
-    pairs = training_pairs(made, nearest, 2)
+    pairs = training_pairs(made, nearest, 2, 0)
     assert (pairs.weights == np.where(pairs.relevant & (pairs.labels == 7), 10.0, 1.0)).all()
-    heavy, alike = (train_sparse(CorpusWords(of), nearest, CONFIG) for of in (made, corpus))
+    heavy, alike = (train_sparse(CorpusWords(of), nearest, CONFIG, 0) for of in (made, corpus))
     own = pairs.rows[pairs.relevant & (pairs.labels == 7)]
     tokens = corpus.sides["train"].tokens(own)
     gain = {label: np.subtract(*(of.scores(tokens, np.arange(len(own)), np.full(len(own), label))
@@ -67,10 +67,11 @@ def test_the_data_weighs_positives(corpus, words, nearest):
     assert gain[7].mean() > 0.01 and (gain[8] == 0).all()
 
 
-def test_uniform_negatives_are_drawn_from_all_labels_and_the_same_every_time(corpus, nearest):
+def test_uniform_negatives_are_drawn_from_all_labels_and_the_same_by_the_same_seed(corpus, nearest):
     none = np.full((len(nearest), 1), -1)
-    first, second = (training_pairs(corpus, none, 10) for _ in range(2))
+    first, second, other = (training_pairs(corpus, none, 10, seed) for seed in (0, 0, 1))
     assert np.array_equal(first.labels, second.labels) and np.array_equal(first.rows, second.rows)
+    assert not np.array_equal(first.labels, other.labels)
     counts = np.bincount(first.labels[~first.relevant], minlength=60)
     expected = len(nearest) * (1 - (59 / 60) ** 10)    # a label drawn twice for a row is one pair
     assert (counts > 0.6 * expected).all() and (counts < 1.2 * expected).all()
@@ -78,7 +79,7 @@ def test_uniform_negatives_are_drawn_from_all_labels_and_the_same_every_time(cor
 
 def test_it_minimises_the_logistic_loss_with_a_pull_to_the_centroid(corpus, words, nearest, made):
     """By Adagrad, a label at a time, over dictionaries."""
-    pairs, centroids = training_pairs(corpus, nearest, CONFIG.uniform), words.centroids(with_validation=False)
+    pairs, centroids = training_pairs(corpus, nearest, CONFIG.uniform, 0), words.centroids(with_validation=False)
     for label in (0, 7, 33, 59):
         row = centroids[[label]]
         start = {word: START_SCALE * value for word, value in zip(row.indices.tolist(), row.data.tolist(), strict=True)}
@@ -109,13 +110,13 @@ def test_it_minimises_the_logistic_loss_with_a_pull_to_the_centroid(corpus, word
 
 def test_blocks_change_no_bit(words, nearest, made, monkeypatch):
     monkeypatch.setattr(sparse_training, "BLOCK", 50)
-    again = train_sparse(words, nearest, CONFIG)    # from the same centroids, which training leaves as they are
+    again = train_sparse(words, nearest, CONFIG, 0)    # from the same centroids, which training leaves as they are
     assert np.array_equal(again.bias, made.bias) and np.array_equal(again.words.weights, made.words.weights)
 
 
 def test_blocks_are_whole_labels_and_all_of_them(corpus, nearest, monkeypatch):
     monkeypatch.setattr(sparse_training, "BLOCK", 50)
-    pairs = training_pairs(corpus, nearest, 4)
+    pairs = training_pairs(corpus, nearest, 4, 0)
     blocks = list(pairs.blocks(60))
     assert len(blocks) > 5
     for ends in zip(*blocks, strict=True):
@@ -127,8 +128,8 @@ def test_blocks_are_whole_labels_and_all_of_them(corpus, nearest, monkeypatch):
 
 
 def test_training_tells_positives_from_negatives_better_than_the_start(corpus, words, nearest, made):
-    pairs = training_pairs(corpus, nearest, CONFIG.uniform)
-    start = train_sparse(words, nearest, SparseConfig(steps=0, uniform=4))
+    pairs = training_pairs(corpus, nearest, CONFIG.uniform, 0)
+    start = train_sparse(words, nearest, SparseConfig(steps=0, uniform=4), 0)
     rows, order = unique(pairs.rows), np.argsort(pairs.rows, kind="stable")
     asked = corpus.sides["train"].tokens(rows), np.searchsorted(rows, pairs.rows[order]), pairs.labels[order]
 

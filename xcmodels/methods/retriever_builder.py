@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from copy import copy
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
@@ -37,8 +38,8 @@ class BaseRetrieverBuilder(Generic[C, S]):
 
     @property
     def settings(self) -> Mapping[str, object]:
-        """The method's name in the retriever, and the settings of serving."""
-        return {"method": self.method, **self.config.serving}
+        """The method's name in the retriever, the seed, and the settings of serving."""
+        return {"method": self.method, "seed": self.stage.seed, **self.config.serving}
 
     def trained(self, corpus: Corpus, models: Mapping[str, Path], vectors: Mapping[str, np.ndarray]) -> Trained:
         """Return the trained parts of the method that can be served."""
@@ -53,7 +54,7 @@ class BaseRetrieverBuilder(Generic[C, S]):
         """Write the retriever to `out`."""
         trained = self.trained(corpus, models, vectors)
         measured = build_retriever(trained, self.config, corpus, out, method=self.method,
-                                   nearest=nearest_labels)
+                                   seed=self.stage.seed, nearest=partial(nearest_labels, self.stage.seed))
         return measured | self.measure(corpus, models, trained)
 
 

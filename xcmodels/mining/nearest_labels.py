@@ -14,7 +14,7 @@ CHUNK = 8192             # queries for which an index is searched at once
 QUERY_BYTES = 1 << 28    # of vectors of queries that are grouped at once
 
 
-def nearest_labels(proposer: Proposer, vectors: RowVectors, rows: np.ndarray, k: int) -> np.ndarray:
+def nearest_labels(seed: int, proposer: Proposer, vectors: RowVectors, rows: np.ndarray, k: int) -> np.ndarray:
     """Return labels that are probably nearest to each query of `rows` (n,), ids (n, k), -1 for none.
 
     vectors: makes the vectors (n, width) of rows. Positives are not left out. The time of a query by the served codes
@@ -24,13 +24,13 @@ def nearest_labels(proposer: Proposer, vectors: RowVectors, rows: np.ndarray, k:
     together, found = max(QUERY_BYTES // (4 * index.dim), 1) if by_groups else CHUNK, list[np.ndarray]()
     for low, high in pairwise(equal_cuts(together, len(rows))):
         queries = vectors(rows[low:high])
-        found.append(_by_groups(index, queries[:, :index.dim], k) if by_groups else proposer(queries, k))
+        found.append(_by_groups(index, queries[:, :index.dim], k, seed) if by_groups else proposer(queries, k))
     return np.concatenate(found)
 
 
-def _by_groups(index: ann.Index, queries: np.ndarray, k: int) -> np.ndarray:
+def _by_groups(index: ann.Index, queries: np.ndarray, k: int, seed: int) -> np.ndarray:
     """Return labels that are probably nearest to each query (n, d), ids (n, k) int32, -1 for none."""
-    groups = grouped_index.build(index.vectors, queries, k, seed=0)
+    groups = grouped_index.build(index.vectors, queries, k, seed=seed)
     order, out = groups.search_order(queries, np.arange(len(queries))), np.empty((len(queries), k), dtype=np.int32)
     for low, high in pairwise(equal_cuts(groups.chunk, len(queries))):
         out[order[low:high]] = groups.nearest(queries[order[low:high]], k)

@@ -23,7 +23,7 @@ from xcmodels.retrieval.examples import save_examples
 from xcmodels.retrieval.folder import REMOVED, write_facts
 from xcmodels.retrieval.frequent_classifiers import FrequentClassifiers
 from xcmodels.retrieval.frequent_training import train_frequent
-from xcmodels.retrieval.fusion import FusedScore
+from xcmodels.retrieval.fusion import InnerProductTerm
 from xcmodels.retrieval.fusion_fit import fit_fusion
 from xcmodels.retrieval.label_names import LabelNames
 from xcmodels.retrieval.proposers import Proposer, candidates
@@ -34,7 +34,7 @@ from xcmodels.retrieval.sparse_training import train_sparse
 
 RowVectors = Callable[[np.ndarray], np.ndarray]    # makes the vectors (n, width) of rows of the training side
 NearestLabels = Callable[[Proposer, RowVectors, np.ndarray, int], np.ndarray]    # (proposer, vectors, rows, k)
-HELD_OUT = 100  # labels of a validation query from which its best are calibrated, without a fusion
+CALIBRATED_LABELS = 100    # of a validation query, scored to calibrate confidences where nothing is fused
 
 
 @dataclass(frozen=True)
@@ -59,10 +59,11 @@ class Trained:
 
 
 def build_retriever(trained: Trained, config: ServingConfig, corpus: Corpus, out: Path, *, method: str,
-                    nearest: NearestLabels) -> dict[str, float]:
+                    seed: int, nearest: NearestLabels) -> dict[str, float]:
     """Write a retriever to `out`, an empty folder; return the measurements of the fusion's fit.
 
-    nearest: finds labels near to the training queries, which are negatives of the sparse view.
+    nearest: finds labels near to the training queries, which are negatives of the sparse view. seed: keys the draws of
+    further negatives and of texts.
     """
     names, fused = trained.served(config.serve), config.serve == FUSED
     heads: tuple[str, ...] = ()
@@ -91,8 +92,8 @@ def build_retriever(trained: Trained, config: ServingConfig, corpus: Corpus, out
     queries = vectors(corpus.validation)
     if fused:
         depth = config.fusion.shortlist
-        terms = {name: FusedScore(trained.labels[name], offsets[name]) for name in names}
-        lexical = _lexical(corpus, partial(nearest, proposer, vectors), config.fusion)
+        terms = {name: InnerProductTerm(trained.labels[name], offsets[name]) for name in names}
+        lexical = _lexical(corpus, partial(nearest, proposer, vectors), config.fusion, seed)
         words, sparse = lexical.words, lexical.sparse
         others = [sparse.propose(train.tokens(corpus.validation))] if sparse else []
         scorer, measured, pairs = fit_fusion(
@@ -101,7 +102,7 @@ def build_retriever(trained: Trained, config: ServingConfig, corpus: Corpus, out
             frequent=lexical.frequent, names=lexical.names, config=config.fusion,
             lexicon=None if words is None else words.lexicon_of_training())
     else:
-        ids = candidates([proposer], queries, 0, min(HELD_OUT, corpus.n_labels))
+        ids = candidates([proposer], queries, 0, min(CALIBRATED_LABELS, corpus.n_labels))
         pairs = ScoredPairs.of(ids, scorer(queries, ids))
     save_retriever(out, corpus, method=method, encoder=encoder, proposers={"labels": proposer}, shortlist=depth,
                    scorer=scorer, calibration=calibrate(corpus, pairs))
@@ -117,7 +118,8 @@ class Lexical(NamedTuple):
     names: LabelNames | None = None
 
 
-def _lexical(corpus: Corpus, nearest: Callable[[np.ndarray, int], np.ndarray], fusion: FusionConfig) -> Lexical:
+def _lexical(corpus: Corpus, nearest: Callable[[np.ndarray, int], np.ndarray], fusion: FusionConfig,
+             seed: int) -> Lexical:
     """Return what the settings of a fusion ask for.
 
     nearest: finds labels near to rows of the training side.
@@ -125,12 +127,12 @@ def _lexical(corpus: Corpus, nearest: Callable[[np.ndarray, int], np.ndarray], f
     if not (fusion.words or fusion.sparse.steps or fusion.frequent or fusion.name):
         return Lexical()
     words = CorpusWords(corpus)
-    frequent = train_frequent(words, fusion.frequent) if fusion.frequent else None
+    frequent = train_frequent(words, fusion.frequent, seed) if fusion.frequent else None
     names = LabelNames.of(words.lexicon, corpus.sides["label"]) if fusion.name else None
     if not fusion.sparse.steps:
         return Lexical(words, None, frequent, names)
     hard = min(fusion.sparse.hard, corpus.n_labels)
-    sparse = train_sparse(words, nearest(corpus.training_rows(), hard), fusion.sparse)
+    sparse = train_sparse(words, nearest(corpus.training_rows(), hard), fusion.sparse, seed)
     return Lexical(words, sparse, frequent, names)
 
 

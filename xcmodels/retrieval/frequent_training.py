@@ -18,17 +18,17 @@ MAX_TEXTS = 1 << 15     # of more a sample, drawn uniformly, so that it does not
 LEAST_WEIGHT = 0.05     # a word of less is left out: of half of the words, on Debian's packages
 
 
-def train_frequent(words: CorpusWords, least: int) -> FrequentClassifiers:
+def train_frequent(words: CorpusWords, least: int, seed: int) -> FrequentClassifiers:
     """Return classifiers of the labels with at least `least` training queries, of no more than MAX_LABELS.
 
     Each is a linear support vector machine with squared hinge loss (LIBLINEAR), as the nodes of sparse linear trees are
     (Parabel, Prabhu et al., 2018): its negatives are all texts of which it is no positive and no filter pair. A label
     without a negative has none. Words are those that two texts have.
     """
-    corpus, rows = words.corpus, words.corpus.training_rows()
-    rows = np.union1d(rows, np.setdiff1d(np.flatnonzero(corpus.rejected.lengths), corpus.validation))
+    corpus = words.corpus
+    rows = np.union1d(corpus.training_rows(), corpus.rejected_rows())
     if len(rows) > MAX_TEXTS:
-        rows = np.sort(seeds.generator(0, "frequent labels").permutation(rows)[:MAX_TEXTS])
+        rows = np.sort(seeds.generator(seed, "frequent labels").permutation(rows)[:MAX_TEXTS])
     weights = None if corpus.train_weights is None else corpus.train_weights.take(rows)[0]
     positives = _by_label(corpus, corpus.train_positives, rows, weights)
     filtered = _by_label(corpus, corpus.filters["train"], rows)

@@ -22,8 +22,8 @@ from xcmodels.retrieval.sparse_classifiers import SparseClassifiers
 
 
 @dataclass(frozen=True)
-class FusedScore:
-    """An inner-product score: label vectors, and the first of a query vector's dimensions that they are for."""
+class InnerProductTerm:
+    """A term of a fusion: inner products with label vectors, for a query vector's dimensions from `first` on."""
 
     matrix: np.ndarray    # (L, d)
     first: int = 0
@@ -42,7 +42,7 @@ class FusedScore:
 class TermSum(Scorer):
     """The sum of inner-product scores, to rank the labels of a fusion without trees; it is never saved."""
 
-    terms: Mapping[str, FusedScore]
+    terms: Mapping[str, InnerProductTerm]
 
     def parts(self, queries: np.ndarray, tokens: ReadTexts | None, rows: np.ndarray,
               labels: np.ndarray) -> dict[str, np.ndarray]:
@@ -52,22 +52,22 @@ class TermSum(Scorer):
 
 @dataclass(frozen=True)
 class TreeFusion(Scorer):
-    """T(s_1, ..., s_n, f) + w_1 s_1 + ... + w_n s_n, T one tree or a sum of several (NGAME, Appendix C).
+    """T(s_1, ..., s_n, f) + a_1 s_1 + ... + a_n s_n, T one tree or a sum of several (NGAME, Appendix C).
 
-    In the paper the scores s are z^T x and w^T x, of the label's embedding and its classifier; here also c^T x, of the
-    centroid of its training queries, the tf-idf cosine of its words with the query's, the scores by its linear
-    classifiers over words, and how much of its name the query has. f: the label's frequency. All weights w are 1 there.
+    In the paper all weights a are 1, and the scores s are z^T x and w^T x, of the label's embedding and its classifier;
+    here also c^T x, of the centroid of its training queries, the tf-idf cosine of its words with the query's, the
+    scores by its linear classifiers over words, and how much of its name the query has. f: the label's frequency.
     """
 
     trees: RegressionTrees
-    terms: Mapping[str, FusedScore]
+    terms: Mapping[str, InnerProductTerm]
     frequencies: np.ndarray      # (L,) float32, f: how many training queries have the label
     indexed: tuple[str, ...]     # the terms whose vectors, concatenated, the index holds
     words: LabelWords | None = None
     sparse: SparseClassifiers | None = None
     frequent: FrequentClassifiers | None = None
     names: LabelNames | None = None
-    weights: Mapping[str, float] = field(default_factory=dict)    # w, by name, where they are not 1
+    weights: Mapping[str, float] = field(default_factory=dict)    # a, by name, where they are not 1
     kind = "tree"
 
     @property
@@ -181,7 +181,7 @@ class TreeFusion(Scorer):
     def load(cls, folder: Path, indexes: Mapping[str, Index]) -> "TreeFusion":
         (index,) = indexes.values()
         facts = json.loads((folder / "fusion.json").read_text())
-        terms = {name: FusedScore(index.vectors[:, slice(*term["place"])] if term["place"] else
+        terms = {name: InnerProductTerm(index.vectors[:, slice(*term["place"])] if term["place"] else
                             mapped(_file(folder, name)), term["first"]) for name, term in facts["terms"].items()}
         made = cls(RegressionTrees.load(folder / "fusion.npz"), terms, mapped(folder / "frequencies.npy"),
                    tuple(facts["indexed"]), weights=facts.get("weights", {}))

@@ -15,7 +15,7 @@ from xcmodels.retrieval.calibration import ScoredPairs
 from xcmodels.retrieval.centroids import label_centroids
 from xcmodels.retrieval.corpus_words import CorpusWords
 from xcmodels.retrieval.frequent_classifiers import FrequentClassifiers
-from xcmodels.retrieval.fusion import FusedScore, TreeFusion, on_same_words
+from xcmodels.retrieval.fusion import InnerProductTerm, TreeFusion, on_same_words
 from xcmodels.retrieval.label_names import LabelNames
 from xcmodels.retrieval.lexicon import Lexicon
 from xcmodels.retrieval.score_weights import fit_weights
@@ -27,7 +27,7 @@ NO_TREES = RegressionTrees(np.zeros((0, 0), int), np.zeros((0, 0), np.float32), 
 
 
 class FittedFusion(NamedTuple):
-    """A fusion, how many pairs it was fitted on, and the same pairs scored as those of later queries would be."""
+    """A fusion, measurements of its fit by name, and its pairs scored as those of later queries would be."""
 
     fusion: TreeFusion
     measured: dict[str, float]
@@ -52,7 +52,7 @@ class FoldTrees:
         return out
 
 
-def fit_fusion(corpus: Corpus, queries: np.ndarray, ids: np.ndarray, *, terms: Mapping[str, FusedScore],
+def fit_fusion(corpus: Corpus, queries: np.ndarray, ids: np.ndarray, *, terms: Mapping[str, InnerProductTerm],
                indexed: tuple[str, ...], embedded: Callable[[], np.ndarray],
                config: FusionConfig, words: CorpusWords | None = None, sparse: SparseClassifiers | None = None,
                frequent: FrequentClassifiers | None = None, names: LabelNames | None = None,
@@ -72,7 +72,8 @@ def fit_fusion(corpus: Corpus, queries: np.ndarray, ids: np.ndarray, *, terms: M
 
     def fusion(trees: RegressionTrees, weights: Mapping[str, float], with_validation: bool) -> TreeFusion:
         frequencies = corpus.frequencies(None if with_validation else corpus.training_rows()).astype(np.float32)
-        similar = {} if vectors is None else {SIMILAR: FusedScore(label_centroids(corpus, vectors, with_validation))}
+        similar = {} if vectors is None else {
+            SIMILAR: InnerProductTerm(label_centroids(corpus, vectors, with_validation))}
         shared = None if words is None else words.labels(with_validation)
         return TreeFusion(trees, {**terms, **similar}, frequencies, indexed, shared, on_same_words(shared, sparse),
                           frequent, names, weights)

@@ -40,16 +40,16 @@ class TrainingPairs:
             first = last
 
 
-def training_pairs(corpus: Corpus, nearest: np.ndarray, uniform: int) -> TrainingPairs:
+def training_pairs(corpus: Corpus, nearest: np.ndarray, uniform: int, seed: int) -> TrainingPairs:
     """Return the positives, and as negatives the nearest labels of each training row and `uniform` drawn ones.
 
     No more are drawn than there are labels. Labels that were rejected for a row are its negatives, too, even where it
     has no positive. nearest (training rows, k): label ids, -1 for none. A filter pair is neither.
     """
     rows, n, n_labels = corpus.training_rows(), len(corpus.sides["train"]), corpus.n_labels
-    drawn = seeds.generator(0, "sparse negatives").integers(0, n_labels, (len(rows), min(uniform, n_labels)))
+    drawn = seeds.generator(seed, "sparse negatives").integers(0, n_labels, (len(rows), min(uniform, n_labels)))
     labels = np.concatenate([nearest, drawn], axis=1)
-    judged = np.setdiff1d(np.flatnonzero(corpus.rejected.lengths), corpus.validation)
+    judged = corpus.rejected_rows()
     wrong, counts = corpus.rejected.take(judged)
     negatives = unique(np.concatenate([(labels * n + rows[:, None])[labels >= 0],
                                        wrong * n + np.repeat(judged, counts)]))
@@ -66,14 +66,14 @@ def training_pairs(corpus: Corpus, nearest: np.ndarray, uniform: int) -> Trainin
     return TrainingPairs(*np.divmod(pairs[order], n), order < len(relevant), weights[order])
 
 
-def train_sparse(words: CorpusWords, nearest: np.ndarray, config: SparseConfig) -> SparseClassifiers:
+def train_sparse(words: CorpusWords, nearest: np.ndarray, config: SparseConfig, seed: int) -> SparseClassifiers:
     """Return classifiers trained by logistic loss on the pairs of `training_pairs`, each pulled to its start.
 
     Each starts at its label's tf-idf centroid, and has weights for the centroid's words alone. The loss of a label is
     the weighted sum over its pairs + pull / 2 ||w - start||^2; `steps` steps of Adagrad over all of them minimise it.
     """
     start = words.centroids(with_validation=False) * np.float32(START_SCALE)
-    pairs = training_pairs(words.corpus, nearest, config.uniform)
+    pairs = training_pairs(words.corpus, nearest, config.uniform, seed)
     weights, bias = start.copy(), np.full(start.shape[0], START_BIAS, np.float32)
 
     def train(block: tuple[slice, slice]) -> None:
