@@ -38,12 +38,13 @@ from tasks.data.sources import describe
 from tasks.home_gc import remove_checkpoints
 from tasks.plan import Pipeline, feedback_on, pipeline
 from tasks.session import Finished, Session, finish
-from xcmodels.metrics import name_of
+from xcmodels.metrics import FAMILIES, name_of
 
 UNTIL = get_args(Until)
 After = Callable[[Step, StepResult], None]    # called with each step and its result
 MESSAGE = 500    # characters of a step's output that its state shows
-RETRIES, RETRIED = 2, ("read", "tokenise", "walk graphs")    # steps that a lost worker or file system may fail
+RETRIES = 2
+RETRIED = ("read", "check tables", "tokenise", "walk graphs", "pack")    # a lost worker or file system may fail them
 
 
 def retry_helps(task: Any, task_run: Any, state: Any) -> bool:
@@ -153,7 +154,7 @@ class Runner:
 
 @flow(name="preparation", flow_run_name="{title} · prepare", validate_parameters=False)
 def prepare(title: str, runner: Runner) -> None:
-    """Raw files to a corpus: read, check, tokenise, pack, walk."""
+    """Raw files to a corpus: read, add feedback, check, tokenise, walk graphs, pack. title: of the flow run's name."""
     runner(runner.pipeline.prepare)
     keep_frequencies(runner.pipeline.data.name, runner.done["check tables"], runner.store)
 
@@ -259,7 +260,7 @@ def show(finished: Finished) -> None:
              **({f"over champion v{champion['version']}": round(champion["gains"][name], 2)}
                 if name in champion["gains"] else {})}
             for name, value in finished.metrics.items()
-            if name.partition("/")[0] in ("P", "PSP", "nDCG", "PSnDCG", "recall") and name.count("/") == 1]
+            if name.partition("/")[0] in FAMILIES and name.count("/") == 1]
     artifacts.create_table_artifact(rows, key="metrics", description=f"{finished.model}: {finished.verdict}")
     artifacts.create_markdown_artifact(f"The data keeps its contract, rule by rule: `{finished.contracts}`",
                                        key="contracts", description="What was checked of the data")

@@ -49,7 +49,7 @@ class Round:
 
     @property
     def name(self) -> str:
-        """The name shown to people: `encoder round 2`."""
+        """The name of its training, `encoder round 2`; its mining draws at random by a key with this name."""
         return f"{self.stage} round {self.index}"
 
 

@@ -16,6 +16,7 @@ from xcmodels.predictions import Matches, Pairs, check_depth, match
 # The metrics shown to people, in this order: on the terminal, in the report, on the version's card, in Prefect.
 SHOWN = ("P/1", "P/5", "PSP/1", "PSP/5", "nDCG/5", "recall/100")
 HEADLINE = ("P/1", "PSP/5")    # where there is room for two; promotion gates use them
+FAMILIES = ("P", "PSP", "nDCG", "PSnDCG", "recall")    # all at every k, where there is room for all
 
 
 def name_of(key: str) -> str:

@@ -65,7 +65,8 @@ class TrainingPlan:
     def batches(self, order: np.ndarray) -> list[np.ndarray]:
         """Return the rows of each batch of a pass over rows in this order.
 
-        As many in each, as clusters have: a batch that is a cluster is cut at its ends, and none is left short.
+        As many in each, to within one, as in clusters: where those are as large as batches, a batch is one of them but
+        for a few rows. None is left short.
         """
         edges = np.arange((steps := self.steps_per_pass(len(order))) + 1) * len(order) // steps
         return [order[first:stop] for first, stop in pairwise(edges)]

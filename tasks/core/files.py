@@ -85,9 +85,9 @@ def write_file(path: Path, data: bytes, mode: int = 0o600) -> None:
 
 def put_file(data: bytes, target: Path, move: Callable[[Path, Path], None], part: Path | None = None,
              mode: int = 0o600) -> bool:
-    """Create (`link`) or replace (os.replace) a small file atomically, by way of the file `part`, a new one beside it.
+    """Write a small file to `part`, by default a new one beside `target`, then give it that name: nobody sees it half.
 
-    Returns False where `link` finds one: of two processes that create it, both get the first one.
+    move: `link`, which keeps a file that is there (False is returned), or os.replace, which replaces it.
     """
     placed = True
     part = part or target.with_name(f".{uuid.uuid4().hex}.part")

@@ -24,7 +24,7 @@ from xcmodels.mining.hardness import hardness
 from xcmodels.nn.devices import fast_products
 from xcmodels.training.frozen_layers import with_states
 
-SHARD = 1 << 20   # rows of a shard of the tables that are checked
+SHARD, SHARD_VALUES = 1 << 20, 1 << 28   # rows and values of a shard of the tables that are checked, at most
 
 
 @fast_products()
@@ -48,7 +48,7 @@ def mine(stage: Stage[Any], round_: Round, context: StepContext) -> None:
         context.say(f"{len(rows):,} queries in {int(clusters.max(initial=-1)) + 1:,} clusters of {round_.cluster_size}")
     if (negatives := mined.negatives) is not None:
         executor.save(context.out / NEGATIVES, negatives)
-        _check(context, "negatives", rows, lambda part: _lists(negatives[rows[part]]))
+        _check(context, "negatives", rows, lambda part: _lists(negatives[rows[part]]), negatives.shape[1])
         context.say(f"{len(rows):,} queries with {negatives.shape[1]} hard negatives each")
     for name, kept in mined.kept.items():
         np.save(context.out / f"{EDGES}{name}.npy", kept)
@@ -59,12 +59,14 @@ def mine(stage: Stage[Any], round_: Round, context: StepContext) -> None:
         context.say(f"{kept.sum():,} of {len(kept):,} edges of {name} kept")
 
 
-def _check(context: StepContext, table: str, rows: np.ndarray, column: Callable[[slice], pa.Array]) -> None:
-    """Check what was mined for `rows` against its contract, together with the tables that it refers to."""
+def _check(context: StepContext, table: str, rows: np.ndarray, column: Callable[[slice], pa.Array],
+           width: int = 1) -> None:
+    """Check what was mined for `rows`, `width` values each, against its contract, with the tables that it refers to."""
+    shard = max(1, min(SHARD, SHARD_VALUES // max(width, 1)))    # Arrow counts the values of a list column in int32
     folder = context.scratch / "mined" / table
     folder.mkdir(parents=True, exist_ok=True)
-    for number, start in enumerate(range(0, max(len(rows), 1), SHARD)):
-        part = slice(start, start + SHARD)
+    for number, start in enumerate(range(0, max(len(rows), 1), shard)):
+        part = slice(start, start + shard)
         pq.write_table(pa.table([rows[part], column(part)], schema=SCHEMAS[kind_of(table)]),
                        folder / f"part-{number:05d}.parquet")
     anchors = {f"anchors.{table.split('.')[1]}"} if table.startswith("pruned") else set()

@@ -180,7 +180,8 @@ def _relative(name: str, refresh_every: int) -> UnidecConfig:
     """UniDEC's toy settings with what makes it another dual encoder."""
     own = resolve(name, "cpu", {}).method
     return replace(UNIDEC, refresh_every=refresh_every, **{key: getattr(own, key) for key in (
-        "balance", "serve", "positives", "pooled", "symmetric", "cluster_size", "negatives", "every_label")})
+        "balance", "serve", "positives", "pooled", "symmetric", "cluster_size", "cluster_max", "negatives",
+        "every_label")})
 
 
 def low_bytes(config: Any) -> Any:

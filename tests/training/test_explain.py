@@ -120,6 +120,8 @@ def test_the_texts_that_are_embedded_for_an_explanation_are_bounded(monkeypatch)
             compared = asked[-1][asked[-1] // 16 == label]
             assert len(compared) == each and compared[-1] - compared[0] >= 16 - 16 // each - 1, "spread over all"
             assert [number for number, _ in found] == compared[np.argsort(-cosines[compared])][:3].tolist()
+    asked.clear()
+    assert examples.nearest(query, np.arange(3), 0, embed) == [[], [], []] and not asked, "none is shown or embedded"
 
 
 def test_words_of_one_spelling_are_added_up_and_none_is_without_a_name(small, monkeypatch):

@@ -7,6 +7,7 @@ import pytest
 
 from data_contracts.errors import ContractError
 from tasks.core.step import StepContext, unwatched
+from tasks.training import mining
 from tasks.training.mining import mine
 from tests.support.contracts import put
 from xcmodels.method import Mined, Round
@@ -39,7 +40,9 @@ def mine_step(corpus, tmp_path):
     return run
 
 
-def test_a_mined_negative_that_is_a_positive_stops_the_run(corpus, mine_step):
+@pytest.mark.parametrize("values", [1 << 28, 7], ids=["one shard", "a few rows a shard"])
+def test_a_mined_negative_that_is_a_positive_stops_the_run(corpus, mine_step, monkeypatch, values):
+    monkeypatch.setattr(mining, "SHARD_VALUES", values)
     rows, positives = corpus.training_rows(), corpus.positives["train"]
     negatives = np.full((len(corpus.sides["train"]), 1), -1, np.int32)
     negatives[rows, 0] = [next(label for label in range(60) if label not in positives[row]) for row in rows.tolist()]

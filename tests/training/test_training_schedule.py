@@ -130,7 +130,7 @@ def test_every_pass_of_an_epoch_sees_every_row_once_in_an_order_of_its_own(toy, 
 def test_a_batch_as_large_as_a_cluster_is_one_and_none_is_short(toy, tmp_path):
     """A batch is a cluster in Algorithm 1 of UniDEC; cut by full batches, most would be of two unrelated ones."""
     config = toy_config()
-    plan = replace(config.m1, epochs=1, refresh_from=0, batch_size=50, cluster_size=50)
+    plan = replace(config.m1, epochs=1, refresh_from=0, batch_size=50, cluster_size=50, cluster_max=50)
     stage = Recording(replace(config, m1=plan))
     rows = toy.corpus.training_rows()
     vectors = np.random.default_rng(0).random((len(toy.corpus.sides["train"]), 4), np.float32)

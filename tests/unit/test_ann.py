@@ -172,8 +172,9 @@ def test_pair_scores_of_vectors_that_are_part_of_longer_ones():
     assert pair_scores(whole[:5, :5], odd, rows, labels) == pytest.approx((odd[rows] * odd[labels]).sum(1), abs=1e-5)
     wide = whole[:, :4].astype(np.float64)    # faiss reads nothing but float32
     assert pair_scores(queries, wide, rows, labels) == pytest.approx((queries[rows] * wide[labels]).sum(1), abs=1e-5)
-    with pytest.raises(IndexError, match="name one beyond"):
-        pair_scores(queries, whole[:, :4], rows, labels + 40)
+    for wrong in ((rows, labels + 40), (rows - 6, labels), (rows + 5, labels)):
+        with pytest.raises(IndexError, match="are asked for, there are"):
+            pair_scores(queries, whole[:, :4], *wrong)
 
 
 @pytest.mark.parametrize("kind", ann.KINDS)

@@ -188,6 +188,7 @@ def test_settings_that_depend_on_each_other_come_in_any_order():
     ("fusion.rate", "1.5", "fusion.rate: rate must be between 0 and 1, got 1.5"),
     ("m1.epochs", "-1", "m1.epochs: epochs must be at least 1, got -1"),
     ("m1.epochs", "10001", "m1.epochs: epochs must be at most 10000, got 10001"),
+    ("m1.cluster_max", "4", "m1.cluster_max: cluster_max must be at least cluster_size, 8, got 4"),
     ("m1.batch_size", "0", "m1.batch_size: batch_size must be at least 1, got 0"),
     ("m1.lr", "nan", "m1.lr: lr must be a finite number, 0 or more, got nan"),
     ("m2.dropout", "7", "m2.dropout: dropout must be at least 0 and below 1, got 7.0"),

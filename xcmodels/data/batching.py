@@ -194,7 +194,7 @@ def label_block(corpus: Corpus, labels: np.ndarray, queries: np.ndarray) -> Bloc
     by the loss. Labels and queries may repeat.
     """
     pool, row = np.unique(labels, return_inverse=True)
-    # A row a label, as the block has them: turned round afterwards, a matrix of 3,307 labels took 30 ms.
+    # One row per label, as the block has them: turned round afterwards, a matrix of 3,307 labels took 30 ms.
     positives = np.zeros((len(pool), len(queries)), dtype=bool)
     positives[_cells(*_pairs(corpus.positives["train"], queries), pool)[::-1]] = True
     weights, pair_weights = ~positives, _pair_weights(corpus, queries, pool)

@@ -45,7 +45,7 @@ class ModuleConfig(schedule.ClusterSchedule, TableConfig):
     margin: float = 0.3        # by which a positive is to score above a negative (triplet loss)
     positives: int = 1         # positives of a row that are drawn (M1) or kept, hardest first (M2)
     negatives: int = 10        # hardest in-batch negatives of a row
-    temperature: float = 0.1   # weighs the negatives kept by softmax(score / temperature); 0 = alike
+    temperature: float = 0.1   # the kept negatives are weighed by softmax(score / temperature); 0 = equally
 
     def __post_init__(self) -> None:
         schedule.ClusterSchedule.__post_init__(self)
@@ -92,7 +92,7 @@ class EncoderModule(EncoderStage[Encoder]):
         assert config.m1 is not None
         self.module, self.config, self.seed, self.index = config.m1, config.encoder, config.seed, config.index
         self.plan = TrainingPlan.of(self.module, {"tokens": self.module.rule(self.module.table_lr)})
-        self.rounds = schedule.rounds(STAGE, self.module, self.module.mined * self.module.epochs_served)
+        self.rounds = schedule.rounds(STAGE, self.module, self.module.mined * self.module.epochs_per_refresh)
         self.settings = {"seed": config.seed, "m1": self.module, "encoder": config.encoder}
         if self.module.mined:
             self.settings["index"] = self.index

@@ -82,7 +82,7 @@ class GroupedIndex(LabelIndex):
 
         def search_groups(first: int) -> None:
             some = members[first:first + _GROUPS]
-            # a call a group, so that its codes are let go before the next group's are gathered
+            # one call per group, so that its codes are let go before the next group's are gathered
             for rows, labels in zip(some, self._chosen(group[[rows[0] for rows in some]]), strict=True):
                 search_group(rows, labels)
 

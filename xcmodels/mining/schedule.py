@@ -26,8 +26,8 @@ class Schedule:
             raise ValueError(f"epochs must be at most {MAX_EPOCHS}, got {self.epochs}")
 
     @property
-    def epochs_served(self) -> int:
-        """The epochs for which a refresh mines negatives: those to the next one, or to the end where none comes."""
+    def epochs_per_refresh(self) -> int:
+        """How many epochs the negatives of a refresh are for: those until the next refresh, at most all epochs."""
         return min(self.refresh_every, self.epochs)
 
     def cluster_size_at(self, epoch: int) -> int:
@@ -47,6 +47,8 @@ class ClusterSchedule(Schedule):
         super().__post_init__()
         checks.at_least(self, 1, "double_every")
         checks.at_least(self, 0, "cluster_size", "cluster_max")
+        if self.cluster_max < self.cluster_size:
+            raise ValueError(f"cluster_max must be at least cluster_size, {self.cluster_size}, got {self.cluster_max}")
 
     @property
     def mines(self) -> bool:
@@ -73,7 +75,7 @@ def rounds(stage: str, schedule: Schedule, negatives: int = 0, ahead: int = 0) -
     refreshes = range(first, schedule.epochs, schedule.refresh_every)
     taken = [max(epoch - ahead, min(epoch, 1)) for epoch in refreshes]
     edges = sorted({0, *refreshes, *taken, schedule.epochs})
-    ending_at = {epoch: index for index, epoch in enumerate(edges[1:])} | {0: -1}    # rounds
+    ending_at = {epoch: index for index, epoch in enumerate(edges[1:])} | {0: -1}    # rounds; -1 = before any
     out: list[Round] = []
     for start, end in pairwise(edges):
         if start < first:

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
+from xcmodels.checks import Unusable
+
 BINS = 256
 CHUNK = 1 << 14    # (row, tree) pairs predicted at once, so that a level fits the cache
 
@@ -57,10 +59,12 @@ def fit_trees(x: np.ndarray, y: np.ndarray, *, trees: int = 1, rate: float = 1.0
     """Fit least-squares regression trees, splitting at quantiles of the features (NGAME, Appendix C: one tree).
 
     x (n, f) float32, y (n,) float32. Each tree is fitted on the residuals of those before it, and `rate` scales its
-    values. A node that no split improves passes everything to its left child. Raises ValueError for no rows.
+    values. A node that no split improves passes everything to its left child. Raises Unusable for no rows.
     """
     if len(x) == 0:
-        raise ValueError("cannot fit a fusion tree on 0 pairs; the validation split must hold labelled queries")
+        raise Unusable("the fusion has no pairs to be fitted on: no text of the validation split has a label that a "
+                       "training text has, too; add labelled texts, raise prepare.validation, or rank without a fit: "
+                       "--set serve=encoder")
     edges = [np.unique(np.quantile(column, np.linspace(0, 1, BINS + 1)[1:-1])).astype(np.float32) for column in x.T]
     binned = np.stack([np.searchsorted(edge, column) for edge, column in zip(edges, x.T, strict=True)])
     residuals, grown = y.astype(np.float32), []

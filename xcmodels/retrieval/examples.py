@@ -30,10 +30,9 @@ class Examples:
                 embed: Callable[[Tokens], np.ndarray]) -> list[list[tuple[int, float]]]:
         """Return (number, cosine) of the `most` texts of each label that are nearest to a query vector (d,).
 
-        Of many labels only some texts each are compared, spread over those that are kept, so that all are COMPARED, or
-        `most` a label.
+        At most COMPARED texts are compared, or `most` per label where those are more, spread evenly over the kept ones.
         """
-        each = max(most, COMPARED // max(1, len(labels)))
+        each = max(most, COMPARED // max(1, len(labels))) if most else 0
         rows = [_spread(self.kept[label], each) for label in labels]
         numbers, lengths = np.concatenate([np.empty(0, np.int32), *rows]), [len(row) for row in rows]
         unique, inverse = np.unique(numbers, return_inverse=True)
@@ -95,5 +94,6 @@ def evenly_drawn(rows: Ragged, most: int) -> Ragged:
     row = np.repeat(np.arange(len(rows)), counts)
     slot, n = np.arange(len(row)) - offsets[row], rows.lengths[row]
     first, after = slot * n // counts[row], (slot + 1) * n // counts[row]
+    # the same for every seed of a run: which texts are shown is no part of training
     drawn = (seeds.generator(0, "examples").random(len(row)) * (after - first)).astype(np.int64)
     return Ragged(offsets, rows.values[rows.offsets[row] + first + drawn])

@@ -19,13 +19,14 @@ def put(matrix: np.ndarray, rows: np.ndarray, values: np.ndarray) -> np.ndarray:
 def pair_scores(queries: np.ndarray, matrix: np.ndarray, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Return queries[rows] . matrix[labels], (p,) float32; queries (n, d), matrix (L, d) float32.
 
-    No vectors are copied, and a pair's score does not depend on the other pairs. Raises IndexError for a row or label
-    out of range.
+    A pair's score does not depend on the other pairs. The matrix is copied where faiss cannot read it in place. Raises
+    IndexError for a row or label out of range.
     """
     import faiss
 
-    if len(rows) and not (rows.max() < len(queries) and labels.min() >= 0 and labels.max() < len(matrix)):
-        raise IndexError(f"pairs of {len(queries)} queries and {len(matrix)} vectors name one beyond those")
+    for name, ids, count in (("row", rows, len(queries)), ("label", labels, len(matrix))):
+        if len(ids) and not (ids.min() >= 0 and ids.max() < count):
+            raise IndexError(f"{name}s {ids.min()} to {ids.max()} are asked for, there are {count}")
     out, dim = np.empty(len(rows), dtype=np.float32), matrix.shape[1]
     stride, rest = divmod(matrix.strides[0], matrix.itemsize * dim)
     # copied where rows are not a whole number of vectors apart, or faiss cannot read them in place

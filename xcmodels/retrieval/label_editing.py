@@ -29,7 +29,7 @@ from xcmodels.retrieval.serving_config import ENCODER
 
 ADD, REMOVE = "add", "remove"
 CHUNK = 256                                # texts embedded at once
-QUIET_LABELS, QUIET_TEXTS = 1000, 4000     # sampled to measure how high trained classifiers score
+SCALE_LABELS, SCALE_TEXTS = 1000, 4000     # sampled to measure how high trained classifiers score
 QUANTILE = 0.999                           # of their scores
 
 
@@ -52,7 +52,7 @@ class EditedLabels:
 
     def __init__(self, retriever: Retriever, edits: Iterable[Edit] = ()) -> None:
         self.titles, self.n, self.tokenizer = retriever.titles, len(retriever.uids), retriever.tokenizer
-        self.read = retriever.label_digests
+        self.digests = retriever.label_digests
         self.ids = {retriever.uids[label]: label for label in range(self.n)}
         self.before = frozenset(retriever.removed.tolist())
         self.removed = set(self.before)
@@ -78,12 +78,12 @@ class EditedLabels:
         label = self.ids.setdefault(edit.uid, len(self.ids))
         self.removed.discard(label)
         self.new.pop(label, None)
-        if label >= self.n or edit.text != self.titles[label] or (edit.content and not self._reads(edit, label)):
+        if label >= self.n or edit.text != self.titles[label] or (edit.content and not self._same_text(edit, label)):
             self.new[label] = edit
 
-    def _reads(self, edit: Edit, label: int) -> bool:
-        """Return whether as much is read of the texts of an edit as of a label's."""
-        return bool(seen_texts.digests(self.tokenizer([edit.text], [edit.content]))[0] == self.read[label])
+    def _same_text(self, edit: Edit, label: int) -> bool:
+        """Return whether the tokens that are read of an edit's texts are those of the label's."""
+        return bool(seen_texts.digests(self.tokenizer([edit.text], [edit.content]))[0] == self.digests[label])
 
     def counts(self) -> tuple[int, int]:
         """Return how many labels were added or have a new text, and how many were removed."""
@@ -104,12 +104,12 @@ def edit_retriever(folder: Path, edits: Iterable[Edit], out: Path) -> tuple[int,
     shutil.copy(folder / seen_texts.FILE, out)
     Branches.copy(folder, out)
     rows = np.array(sorted(labels.new), dtype=np.int64)
-    scorer, vectors, read = retriever.scorer, dict[str, np.ndarray](), labels.read
+    scorer, vectors, digests = retriever.scorer, dict[str, np.ndarray](), labels.digests
     if len(rows):
         new = _new_labels(retriever, rows, labels.new)
-        read = put(read, rows, seen_texts.digests(new.tokens))
+        digests = put(digests, rows, seen_texts.digests(new.tokens))
         scorer, vectors = scorer.with_labels(new, retriever.indexes)
-    np.save(out / seen_texts.OF_LABELS, read)
+    np.save(out / seen_texts.OF_LABELS, digests)
     for name, proposer in retriever.proposers.items():
         index = ann.with_rows(proposer.index, rows, vectors[name]) if name in vectors else proposer.index
         replace(proposer, index=index, labels=proposer.labels and proposer.labels.less(rows)).save(out / "index" / name)
@@ -157,8 +157,8 @@ def _score_scale(retriever: Retriever, span: slice, classifiers: np.ndarray) -> 
     seen = np.flatnonzero(examples.counts)
     if not len(seen):
         return 1.0
-    rarest = np.sort(seen[np.lexsort((rng.random(len(seen)), examples.counts[seen]))[:QUIET_LABELS]])
-    texts = np.sort(rng.permutation(len(examples.texts))[:QUIET_TEXTS])
+    rarest = np.sort(seen[np.lexsort((rng.random(len(seen)), examples.counts[seen]))[:SCALE_LABELS]])
+    texts = np.sort(rng.permutation(len(examples.texts))[:SCALE_TEXTS])
     queries = _embedded(retriever, examples.side.tokens(texts), QUERY)[:, span]
     label_texts = _embedded(retriever, retriever.tokenizer([retriever.titles[label] for label in rarest]), QUERY)
     by_classifier, by_text = (float(np.quantile(vectors @ queries.T, QUANTILE))

@@ -95,9 +95,9 @@ class Selection:
 
 def candidates(proposers: Iterable[Proposer], queries: np.ndarray, shortlist: int, k: int = 0,
                others: Iterable[np.ndarray] = ()) -> np.ndarray:
-    """Return the union of the labels that all proposers and `others` propose, (n, S) int64, ascending.
+    """Return the union of the labels that all proposers and `others` propose, (n, S) int64, sorted.
 
-    others: label ids (n, .), -1 for none. A duplicate is -1.
+    others: label ids (n, .), -1 for none. All but one of equal ids are replaced by -1 where they stand.
     """
     proposed = [*(propose(queries, shortlist, k) for propose in proposers), *others]
     ids = np.sort(np.concatenate(proposed, axis=1), axis=1)

@@ -23,7 +23,8 @@ Entry = str | Mapping[Any, str]    # a label's uid, or {"under": uid} for a bran
 class UnknownEntry(NamedTuple):
     """An entry of a list that names no label.
 
-    kind: "branch" of an unknown concept; else "concept" for the uid of one that is no label, and "label".
+    kind: "branch" where {"under": uid} names no concept; "concept" where a concept has the uid but is no label; else
+    "label".
     """
 
     name: str

@@ -6,9 +6,9 @@ from typing import ClassVar
 from xcmodels import checks
 from xcmodels.retrieval import ann
 
-# Scores: inner products with the label's embedding, its classifier and its centroid; the words it shares; its linear
-# classifier over words, and a frequent label's over all words; the share of its name; and what boosted trees over all
-# of these add.
+# Scores: inner products with the label's embedding, its classifier and its centroid; the words that it and a text
+# share; its linear classifier over words, and a frequent label's over all words; the share of its name; and what
+# boosted trees over all of these add.
 ENCODER, CLASSIFIER, SIMILAR, WORDS, SPARSE, FREQUENT, NAME, TREES = (
     "encoder", "classifier", "similar texts", "words", "sparse", "frequent", "name", "trees")
 SUM, FUSED = "sum", "fused"
@@ -38,8 +38,8 @@ class FusionConfig:
 
     depth: int = 7             # levels of splits in a tree, at most
     trees: int = 1             # how many trees, each fitted on what those before it leave
-    rate: float = 1.0          # share of what a tree finds that is added
-    weight: float = 1.0        # of the trees beside the scores
+    rate: float = 1.0          # shrinkage of boosting: a tree's values are multiplied by it
+    weight: float = 1.0        # factor on what the trees add to the sum; a fit begins there
     fit_weights: bool = False  # the weights of scores and trees are fitted, too, near those set
     centroids: bool = False    # the similarity to the mean of a label's training queries is a further score
     words: bool = False        # the words shared with a label's text and its training queries are a further score

@@ -1,4 +1,4 @@
-"""The sparse view: a linear classifier a label over its own words, which scores and proposes labels.
+"""The sparse view: one linear classifier per label, over the label's own words; it scores and proposes labels.
 
 Dense vectors capture similar meanings; a linear classifier over words captures which of the names that two labels
 share tells them apart. Sparse linear trees win by that; here no tree is needed, since dense search finds the negatives.
@@ -22,7 +22,7 @@ from xcmodels.retrieval.label_words import LabelWords
 from xcmodels.retrieval.lexicon import BIGRAM_BUCKETS, Lexicon, ReadTexts, spellings
 from xcmodels.retrieval.sparse_files import load_sparse, save_sparse
 
-START_SCALE, START_BIAS = 8.0, -3.0    # of a classifier at its label's tf-idf centroid: a cosine of .4 is even odds
+START_SCALE, START_BIAS = 8.0, -3.0    # of a classifier at its label's tf-idf centroid: a cosine of .375 is even odds
 MAX_LABELS = 200     # labels that a word proposes: those of largest weight
 CHUNK = 1024         # texts whose labels are proposed at once: up to MAX_LABELS for each of their words
 NAME = "sparse"

@@ -1,4 +1,4 @@
-"""Sparse matrices in files: three a matrix, which are mapped when it is read."""
+"""Sparse matrices in files: three files per matrix, mapped when it is read."""
 
 from pathlib import Path
 

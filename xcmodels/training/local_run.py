@@ -23,7 +23,10 @@ UNWATCHED = Watch()
 
 @dataclass(frozen=True)
 class TrainedMethod:
-    """A trained method: the inputs and results of each round by its name, and the retriever."""
+    """A trained method: the inputs and results of each round by its name, and the retriever.
+
+    starts: the checkpoint that a round goes on from; befores: the last one of the stage before; outs: its own.
+    """
 
     corpus: Corpus
     method: Method
@@ -106,7 +109,7 @@ def embed(corpus: Corpus, stage: Stage[Any], folder: Path | None) -> dict[str, n
 
 @fast_products()
 def _mine(trained: TrainedMethod, stage: Stage[Any], round_: Round, needs: Mapping[str, str]) -> Mined:
-    """Return the mining result for a round, by the fixed vectors, or the model of an earlier round or before any."""
+    """Return the mining result for a round, with fixed vectors, the model of an earlier round or the untrained one."""
     vectors = trained.vectors if "vectors" in needs else embed(
         trained.corpus, stage, trained.outs[needs["start"]] if "start" in needs else None)
     return stage.mine({side: partial(vectors.__getitem__, side) for side in vectors}, trained.corpus, round_)

@@ -221,7 +221,7 @@ def _makers() -> int:
 
 
 def validation_is_cheap(corpus: Corpus) -> bool:
-    """Return whether epochs are validated: where that is cheap.
+    """Return whether epochs are validated: only where that costs little beside training.
 
     A dual encoder encodes every label's text for it, forward only: with as many labels as training texts, a sixth of
     the epoch's forward and backward passes, and more with more labels. So it is skipped with more than

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from xcmodels.data.corpus import PrepareConfig
+from xcmodels.data.prepare_config import PrepareConfig
 from xcmodels.data.tokens import MINILM
 from xcmodels.methods.ngame.config import ClassifierModuleConfig, NgameConfig
 from xcmodels.methods.ngame.method import ngame
@@ -60,12 +60,12 @@ _TABLE = {
 
 NGAME = {
     "cpu": Preset("bag of tokens started from MiniLM's token embeddings; two cores, minutes", _cpu),
-    "cpu-quick": Preset("cpu by six epochs in place of twenty: a first model, to see what comes of the data", _quick),
+    "cpu-quick": Preset("cpu with 6 epochs instead of 20: a first model in a few minutes", _quick),
     "cpu-learned": Preset("bag of tokens from scratch on a vocabulary learned from the data: any language",
                           lambda: learned(_cpu(), "m1.table_lr")),
     "cpu-minilm": Preset("cpu with MiniLM fine-tuned beside the bag; two cores",
                          lambda: fine_tuned(_cpu(), "m1")),
-    "minilm": Preset("the packaged MiniLM transformer by the paper's rates and refreshes, 100 epochs in place of 300, "
+    "minilm": Preset("the packaged MiniLM transformer with the paper's rates and refreshes, 100 epochs instead of 300, "
                      "fused as cpu is; one GPU",
                      lambda: boosted(_paper(MINILM, batch=1600, epochs=100))),
     **{name: Preset(f"Table 9's row for {name}: msmarco-distilbert from the hub; GPUs", settings)

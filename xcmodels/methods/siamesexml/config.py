@@ -68,4 +68,4 @@ class SiamesexmlConfig(ServingConfig):
         checks.share(self, "dropout", whole=False)
         if self.partitions > 1 and self.serve not in (MIXED, ENCODER):
             raise ValueError(f"serve must be {MIXED} or {ENCODER} where there are {self.partitions} partitions, got "
-                             f"{self.serve!r}: no vector a label scores every query")
+                             f"{self.serve!r}: no single vector of a label scores every query")

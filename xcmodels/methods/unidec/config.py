@@ -29,9 +29,9 @@ class UnidecConfig(ServingConfig, schedule.ClusterSchedule, TableConfig):
     negatives: int = 6           # eta: mined negatives of a query that enter the pool in an epoch; 0 = none
     every_label: bool = False    # every label is in every pool (DEXML)
     loss: str = "decoupled"      # decoupled | supcon
-    temperature: float = 0.05    # tau of the softmax
+    temperature: float = 0.05    # of the softmax, the paper's other tau
     balance: float = 0.5         # lambda: share of the dual encoder's loss; 1 = no classifier (DEPSL)
-    symmetric: float = 0.5       # share of the label-to-query loss in either (1 - lambda_D, 1 - lambda_C)
+    symmetric: float = 0.5       # weight of the label-to-query loss (1 - lambda_D, 1 - lambda_C), of 1
     softmax: float = 1.0         # weight of the classifier's softmax; 0 = binary cross-entropy alone (Table 3)
     bce: float = 0.0             # weight of the classifier's binary cross-entropy, beside its softmax
     head: str = "residual"       # residual | tanh (the paper's g1) | unit: of the dual encoder

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
-from xcmodels.data.corpus import PrepareConfig
+from xcmodels.data.prepare_config import PrepareConfig
 from xcmodels.data.tokens import MINILM
 from xcmodels.methods.preset_parts import (
     BAG,
@@ -68,7 +68,7 @@ def _presets(about: str, batches: Mapping[str, int], small: Mapping[str, object]
         "cpu": Preset(f"{about}; bag of tokens started from MiniLM's, two cores, minutes", lambda: _cpu(**cpu)),
         "cpu-learned": Preset(f"{about}; bag of tokens from scratch on a vocabulary learned from the data",
                               lambda: learned(_cpu(**cpu), "token_lr")),
-        "cpu-minilm": Preset(f"{about}; cpu by eight epochs with MiniLM fine-tuned beside the bag, two cores",
+        "cpu-minilm": Preset(f"{about}; cpu with 8 epochs and MiniLM fine-tuned beside the bag, two cores",
                              lambda: _cpu_minilm(**cpu)),
         "minilm": Preset(f"{about}; the packaged MiniLM transformer, one GPU",
                          lambda: boosted(_paper(MINILM, 576, 60, **(_MINILM | changed)))),

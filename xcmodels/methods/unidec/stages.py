@@ -78,9 +78,10 @@ class UnidecStage(EncoderStage[Joint]):
         self.config, self.seed = config, config.seed
         tables = {"tokens": config.rule(config.token_lr), "labels": config.rule(config.label_lr)}
         self.plan = TrainingPlan.of(config, tables)
-        mined = 0 if config.every_label else config.negatives * config.epochs_served
+        mined = 0 if config.every_label else config.negatives * config.epochs_per_refresh
         self.rounds = schedule.rounds(STAGE, config, mined)
-        self.settings = {name: value for name, value in config.training.items() if name != "unit"}
+        unused = {"unit"} if any(round_.mines for round_ in self.rounds) else {"unit", "index"}
+        self.settings = {name: value for name, value in config.training.items() if name not in unused}
 
     def build(self, corpus: Corpus, vectors: Mapping[str, np.ndarray]) -> Joint:
         return Joint(self.config, corpus)
