@@ -43,7 +43,7 @@ check: $(VENV)/.ready
 	$(BIN)/lint-imports
 
 ## bench: what is measured with WordNet alone, a table a question (docs/performance.md names the others); hours
-QUESTIONS := rates loop frozen_layers classifier_step clustering scale processes refresh
+QUESTIONS := rates loop frozen_layers classifier_step clustering scale refresh
 bench: run
 	for question in $(QUESTIONS); do $(BIN)/python -m benchmarks.bench_$$question || exit 1; done
 	$(BIN)/python -m benchmarks.bench_search 1300000 2048 64

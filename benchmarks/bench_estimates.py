@@ -13,16 +13,13 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 from benchmarks.arguments import parsed_by, run
-from tasks.core.memory import memory_use
+from benchmarks.measuring import run_xc
 from xcmodels.methods.presets import resolve
 
-EVERY = 0.5    # seconds between two readings
 Job = tuple[Path, str, str, dict[str, str]]
 
 
@@ -34,22 +31,6 @@ def job(word: str) -> Job:
     changed = dict((key, value) for key, _, value in (each.partition("=") for each in settings.split(",") if each))
     resolve(method, preset, changed)
     return Path(data), method, preset, changed
-
-
-def done(arguments: list[str]) -> tuple[float, int]:
-    """Run `xc run` with these arguments; return its seconds and the bytes that its processes held at most."""
-    began, most = time.perf_counter(), 0
-    with tempfile.TemporaryFile("w+") as said, \
-            subprocess.Popen([sys.executable, "-m", "flows.cli", "run", *arguments], stdout=subprocess.DEVNULL,
-                             stderr=said) as process:
-        while process.poll() is None:
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(EVERY)
-            most = max(most, memory_use(process.pid).bytes)
-        if process.returncode:
-            said.seek(0)
-            raise SystemExit(f"xc run {' '.join(arguments)} ended with {process.returncode}\n{said.read()[-2000:]}")
-    return time.perf_counter() - began, most
 
 
 def planned(arguments: list[str]) -> dict[str, Any]:
@@ -67,10 +48,10 @@ def main(*jobs: Annotated[Job, parsed_by(job)]) -> None:
         with tempfile.TemporaryDirectory(prefix="xc-bench-") as home:
             arguments = ["--data", str(data), "--method", method, "--preset", preset, "--home", f"{home}/home",
                          *(word for key, value in changed.items() for word in ("--set", f"{key}={value}"))]
-            done(arguments)
+            run_xc("run", *arguments)
             again = [*arguments, "--set", "seed=1"]
             told = planned(again)
-            _, most = done(again)
+            _, most = run_xc("run", *again)
             now = {step["step"]: step["seconds"] for step in planned(again)["steps"]}
             took = sum(now[step["step"]] for step in told["steps"] if not step["reuse"])
             name = ", ".join([method, preset, *(f"{key}={value}" for key, value in changed.items())])

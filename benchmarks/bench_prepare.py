@@ -11,10 +11,7 @@ and its workers together, shared pages counted once.
 import gzip
 import json
 import shutil
-import subprocess
-import sys
 import tempfile
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
@@ -24,6 +21,7 @@ import psutil
 from scipy import sparse
 
 from benchmarks.arguments import MethodName, checked, run
+from benchmarks.measuring import run_xc
 from tasks.core.memory import memory_use
 
 TIMES = 10
@@ -42,19 +40,9 @@ def memory(pid: int) -> int:
 
 def prepare(data: Path, home: Path, method: str, workers: int) -> tuple[float, int, dict[str, float]]:
     """Prepare a data set in a new home; return seconds, peak bytes, and the seconds of each step."""
-    command = [sys.executable, "-m", "flows.cli", "prepare", "--data", str(data), "--home", str(home), "--method",
-               method, "--workers", str(workers)]
-    start, peak = time.perf_counter(), 0
-    with tempfile.TemporaryFile("w+") as errors, \
-            subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors) as process:
-        while process.poll() is None:
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(2)    # not less: a process gets no new pages while its pages are counted
-            peak = max(peak, memory(process.pid))
-        seconds = time.perf_counter() - start
-        if process.returncode:
-            errors.seek(0)
-            raise SystemExit(f"{' '.join(command)} ended with {process.returncode}\n{errors.read()[-2000:]}")
+    # every 2 s, not less: a process gets no new pages while its pages are counted
+    seconds, peak = run_xc("prepare", "--data", str(data), "--home", str(home), "--method", method, "--workers",
+                           str(workers), every=2, held=memory)
     steps = {file.name.removesuffix(f"-{data.name}"): json.loads(file.read_text())["seconds"]
              for file in sorted((home / "refs" / "timings").iterdir())}
     return seconds, peak, steps

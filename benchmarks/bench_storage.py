@@ -16,14 +16,15 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import fsspec
 
 from benchmarks.arguments import checked, run
+from benchmarks.measuring import timed
 from tasks.core.network import free_port
 from tasks.core.shared_store import SharedStore
 from tasks.core.store import Store
@@ -52,13 +53,6 @@ def server() -> Iterator[None]:
             process.terminate()
 
 
-def timed(act: Callable[[], Any]) -> tuple[float, Any]:
-    """Return the seconds that an action takes, and what it returns."""
-    start = time.perf_counter()
-    made = act()
-    return time.perf_counter() - start, made
-
-
 def size(folder: Path) -> int:
     """Return the bytes of all files below a folder."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
@@ -69,14 +63,14 @@ def measure_data(data: Path, scratch: Path) -> None:
     fsspec.filesystem("s3").put(str(data), f"{BUCKET}/data", recursive=True)
     home = Store(scratch / "home").home
     address = f"s3://{BUCKET}/data"
-    seconds, copy = timed(lambda: fetched(address, home))
+    copy, seconds = timed(lambda: fetched(address, home))
     print(f"first fetch, {size(copy) / 1e6:.1f} MB of {len(list(copy.iterdir()))} files: {seconds:.2f} s")
-    print(f"the same again, nothing fetched: {timed(lambda: fetched(address, home))[0]:.2f} s")
+    print(f"the same again, nothing fetched: {timed(lambda: fetched(address, home))[1]:.2f} s")
     os.rename(copy.parent, home / CACHE / f"{copy.parent.name}.part")
     files = sorted((home / CACHE).glob("*.part/*/*"), key=lambda path: path.stat().st_size)
     for path in files[-1:]:
         os.truncate(path, path.stat().st_size // 2)
-    print(f"half of the largest file missing: {timed(lambda: fetched(address, home))[0]:.2f} s")
+    print(f"half of the largest file missing: {timed(lambda: fetched(address, home))[1]:.2f} s")
 
 
 def measure_results(source: Path, scratch: Path) -> None:
@@ -91,19 +85,19 @@ def measure_results(source: Path, scratch: Path) -> None:
     rows: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for key in keys:
         if (artifact := Store(home).find(key)) is not None and not store.lacks_files(artifact):
-            hashed = timed(lambda key=key: store.find_unfetched(key))[0]
-            seconds = timed(lambda key=key: store.find(key))[0] - hashed
+            hashed = timed(lambda key=key: store.find_unfetched(key))[1]
+            seconds = timed(lambda key=key: store.find(key))[1] - hashed
             rows[store.manifest(artifact)["kind"]].append((seconds, size(home / artifact.path)))
     for kind, published in rows.items():
         seconds, bytes_ = (sum(column) for column in zip(*published, strict=True))
         print(f"{kind}: {len(published)} published, {bytes_ / 1e6:.1f} MB, {seconds:.2f} s")
     again = SharedStore(home, f"s3://{BUCKET}/results")
-    known = timed(lambda: [again._named(key) for key in keys])[0]
+    known = timed(lambda: [again._named(key) for key in keys])[1]
     print(f"that one is there: {known / len(keys):.3f} s")
     other = SharedStore(scratch / "other", f"s3://{BUCKET}/results")
-    seconds, _ = timed(lambda: [other.find(key) for key in keys])
+    _, seconds = timed(lambda: [other.find(key) for key in keys])
     print(f"into an empty home, what a run fetches, {size(other.home / 'objects') / 1e6:.1f} MB: {seconds:.2f} s")
-    seconds, _ = timed(lambda: [other.restore(artifact) for key in keys if (artifact := other.find_unfetched(key))])
+    _, seconds = timed(lambda: [other.restore(artifact) for key in keys if (artifact := other.find_unfetched(key))])
     print(f"and the rest, {size(other.home / 'objects') / 1e6:.1f} MB in all: {seconds:.2f} s")
 
 

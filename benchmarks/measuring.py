@@ -1,11 +1,15 @@
-"""What benchmarks measure with: seconds and peak memory of a call, a process of its own for it, negatives at random."""
+"""What benchmarks measure with: times and peak memory of a call or of `xc`, a process of its own, random negatives."""
 
 import os
 import platform
 import re
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,6 +18,7 @@ import numpy as np
 import torch
 
 from flows.services.processes import end_with_parent
+from tasks.core.memory import memory_use
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import Mined, Stage
 from xcmodels.methods.presets import resolve
@@ -43,6 +48,27 @@ def timed(action: Callable[[], Result]) -> tuple[Result, float]:
     """Return the result of a call, and its seconds."""
     start = time.perf_counter()
     return action(), time.perf_counter() - start
+
+
+def run_xc(*words: str, every: float = 0.5, held: Callable[[int], int] = lambda pid: memory_use(pid).bytes
+           ) -> tuple[float, int]:
+    """Run `xc` with these words; return its seconds, and the bytes that its processes held together at most.
+
+    held: reads those of a process and its descendants, `every` so many seconds. Ends this program with what `xc` said
+    where it fails.
+    """
+    command, most, began = [sys.executable, "-m", "flows.cli", *words], 0, time.perf_counter()
+    with tempfile.TemporaryFile("w+") as errors, \
+            subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors) as process:
+        while process.poll() is None:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(every)
+            most = max(most, held(process.pid))
+        seconds = time.perf_counter() - began
+        if process.returncode:
+            errors.seek(0)
+            raise SystemExit(f"xc {' '.join(words)} ended with {process.returncode}\n{errors.read()[-2000:]}")
+    return seconds, most
 
 
 def process_pool(count: int) -> ProcessPoolExecutor:

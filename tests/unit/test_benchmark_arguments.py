@@ -31,8 +31,7 @@ WRONG = [
     ("selection", "nowhere", "'nowhere' is no folder"), ("serving", "nowhere", "'nowhere' is no folder"),
     ("serving", ". m 0", "'0'"), ("storage", "nowhere .", "'nowhere' is no folder"),
     ("trees", "no-such-python .", "'no-such-python' cannot be started"),
-    ("trees", "true nowhere", "'nowhere' is no folder"),
-    ("processes", "1000 astro", "astro"), ("vector_bits", "nowhere", "'nowhere' is no folder"),
+    ("trees", "true nowhere", "'nowhere' is no folder"), ("vector_bits", "nowhere", "'nowhere' is no folder"),
     ("vector_bits", ". 0", "got '0'")]
 
 
