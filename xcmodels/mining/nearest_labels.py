@@ -6,6 +6,7 @@ import numpy as np
 
 from xcmodels.data.executor import equal_cuts
 from xcmodels.mining import grouped_index
+from xcmodels.mining.negatives import hard_negatives
 from xcmodels.retrieval import ann
 from xcmodels.retrieval.builder import RowVectors
 from xcmodels.retrieval.proposers import Proposer
@@ -31,7 +32,4 @@ def nearest_labels(seed: int, proposer: Proposer, vectors: RowVectors, rows: np.
 def _by_groups(index: ann.Index, queries: np.ndarray, k: int, seed: int) -> np.ndarray:
     """Return labels that are probably nearest to each query (n, d), ids (n, k) int32, -1 for none."""
     groups = grouped_index.build(index.vectors, queries, k, seed=seed)
-    order, out = groups.search_order(queries, np.arange(len(queries))), np.empty((len(queries), k), dtype=np.int32)
-    for low, high in pairwise(equal_cuts(groups.chunk, len(queries))):
-        out[order[low:high]] = groups.nearest(queries[order[low:high]], k)
-    return out
+    return hard_negatives(groups, queries, None, np.arange(len(queries)), k)

@@ -12,7 +12,7 @@ from xcmodels.method import Mined, Round, Vectors
 from xcmodels.mining import gpu_index, grouped_index
 from xcmodels.mining.clustering import balanced_kmeans
 from xcmodels.mining.gpu_index import GpuIndex
-from xcmodels.mining.label_index import LabelIndex
+from xcmodels.mining.label_index import LabelIndex, nothing_excluded
 from xcmodels.mining.per_query_index import PerQueryIndex
 from xcmodels.retrieval import ann
 
@@ -42,12 +42,13 @@ def mine(vectors: Vectors, corpus: Corpus, round_: Round, *, seed: int, index: s
     return Mined(clusters, negatives, measured=measured)
 
 
-def hard_negatives(index: LabelIndex, queries: np.ndarray, corpus: Corpus, rows: np.ndarray, k: int, *,
+def hard_negatives(index: LabelIndex, queries: np.ndarray, corpus: Corpus | None, rows: np.ndarray, k: int, *,
                    executor: Executor = IN_PROCESS) -> np.ndarray:
     """Return (N, k) int32: the k nearest allowed negatives of `rows`, -1 padded, and -1 for all others.
 
-    queries (N, d) are the vectors of the training side. What is found for a row does not depend on where it is
-    computed; by codes or a graph it may on the others of its chunk, all searched as deep as one of them needs.
+    queries (N, d) are the vectors of the training side; without a `corpus` all labels are allowed. What is found for a
+    row does not depend on where it is computed; by codes or a graph it may on the others of its chunk, all searched as
+    deep as one of them needs.
     """
     order = index.search_order(queries, rows)
     out = np.full((len(queries), k), -1, dtype=np.int32)
@@ -56,14 +57,16 @@ def hard_negatives(index: LabelIndex, queries: np.ndarray, corpus: Corpus, rows:
     return out
 
 
-def _searched(index: LabelIndex, queries: np.ndarray, corpus: Corpus, order: np.ndarray, k: int) -> RowFunction:
+def _searched(index: LabelIndex, queries: np.ndarray, corpus: Corpus | None, order: np.ndarray, k: int) -> RowFunction:
     """Return a function that returns the negatives of order[low:high]."""
     return lambda low, high: nearest_negatives(index, queries, corpus, order[low:high], k)
 
 
-def nearest_negatives(index: LabelIndex, queries: np.ndarray, corpus: Corpus, rows: np.ndarray, k: int) -> np.ndarray:
+def nearest_negatives(index: LabelIndex, queries: np.ndarray, corpus: Corpus | None, rows: np.ndarray,
+                      k: int) -> np.ndarray:
     """Return (n, k) int32: the k nearest allowed negatives of each of `rows` (n,), searched at once, -1 padded."""
-    return index.nearest(queries[rows], k, lambda some: excluded_pairs(corpus, rows[some])).astype(np.int32)
+    excluded = nothing_excluded if corpus is None else lambda some: excluded_pairs(corpus, rows[some])
+    return index.nearest(queries[rows], k, excluded).astype(np.int32)
 
 
 def build_index(labels: np.ndarray, queries: np.ndarray, rows: np.ndarray, k: int, *, kind: str,
