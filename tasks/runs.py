@@ -91,9 +91,7 @@ def _record(run: Any, running_process: str, versions: list[tuple[str, bool]]) ->
     description, _, command = tags.get(NOTE, "").rpartition("\n\n    ")
     running = bool(running_process) and tags.get(PROCESS) == running_process
     state: State = "running" if running else "registered" if versions else _STATES.get(run.info.status, "interrupted")
-    # Earlier releases sent only the changed settings as params. A run that only scored a champion has none.
-    earlier = {key: value for key, value in params.items() if method and (key != "seed" or value != "0")}
-    changed = json.loads(tags[CHANGED]) if CHANGED in tags else earlier
+    changed = json.loads(tags.get(CHANGED, "{}"))    # a run that only scored a champion has none
     return RunRecord(
         state, _iso(run.info.start_time), _iso(run.info.end_time) if run.info.end_time and not running else None,
         run.info.run_name or "", method, tags.get("xc.data", ""), preset, changed,

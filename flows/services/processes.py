@@ -61,8 +61,7 @@ class Record:
     """A start of a service, stored before its process exists; its environment may hold passwords.
 
     pid, create_time (seconds since 1970): of its first process, 0 until known. restarts: how often it was restarted
-    since `xc up`. environment: None in a record of an older version. manager: what runs it and restarts it, such as
-    "systemd", "" for `xc up`.
+    since `xc up`. manager: what runs it and restarts it, such as "systemd", "" for `xc up`.
     """
 
     name: str
@@ -73,7 +72,7 @@ class Record:
     health: str
     command: Sequence[str] = field(repr=False)
     mark: str = field(repr=False)
-    environment: Mapping[str, str] | None = field(default=None, repr=False)
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     restarts: int = 0
     manager: str = ""
 
@@ -148,7 +147,7 @@ def launch(record: Record, home: Path, log: Path, *, follow: bool = False) -> St
         os.replace(log, log.with_suffix(".log.1"))
     with log.open("wb") as out:
         process = subprocess.Popen(
-            list(record.command), env={**os.environ, **(record.environment or {}), MARK: record.mark}, cwd=home,
+            list(record.command), env={**os.environ, **record.environment, MARK: record.mark}, cwd=home,
             stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
             preexec_fn=partial(end_with_parent, os.getpid()) if follow else None)    # noqa: PLW1509  no thread yet
     began = psutil.Process(process.pid).create_time()

@@ -111,7 +111,7 @@ class Stack:
 
     def _ours(self, record: Record) -> bool:
         """Return whether a service belongs to this home, and not to one of which this home is a copy."""
-        home = Path((record.environment or {}).get("XC_HOME", self.home))
+        home = Path(record.environment.get("XC_HOME", self.home))
         try:
             return home.samefile(self.home)
         except (FileNotFoundError, NotADirectoryError):    # this home was moved

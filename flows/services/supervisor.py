@@ -30,7 +30,7 @@ class Supervisor:
     def step(self, now: float) -> None:
         """Check each service once; now: seconds on a monotonic clock."""
         for record in self._stack.records().values():
-            if record.name == NAME or record.environment is None or record.manager:
+            if record.name == NAME or record.manager:
                 continue
             backoff = self._backoffs.setdefault(record.name, Backoff(FIRST_PAUSE, LONGEST_PAUSE, now))
             if record.alive:

@@ -68,8 +68,6 @@ def keep_frequencies(data: str, checked: Artifact, store: Store) -> None:
     if store.lost(checked):    # it stands, but its files were removed
         return
     result, baseline = store.open(checked), _baseline(store.home, data)
-    if not (result / FREQUENCIES).exists():    # an older version made it
-        return
     baseline.parent.mkdir(exist_ok=True)
     remove(part := baseline.with_suffix(".tmp"))    # of a run that was killed as it wrote
     put_file((result / FREQUENCIES).read_bytes(), baseline, os.replace, part)

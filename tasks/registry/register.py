@@ -21,7 +21,6 @@ from tasks.registry.tags import (
     FILES,
     METRICS,
     OWNER,
-    RUN_HOME,
     TEST,
     Version,
     champion_of,
@@ -30,7 +29,7 @@ from tasks.registry.tags import (
     version_of_retriever,
     versions_of,
 )
-from tasks.tracking.identity import Identity, identity
+from tasks.tracking.identity import identity
 from tasks.tracking.mlflow_client import Client
 from tasks.tracking.tracker import Tracker
 
@@ -132,21 +131,9 @@ def check_owner(tracker: Tracker, name: str, data: str) -> None:
         return
     with tracker.required() as client:
         versions = versions_of(client, name)
-        home = identity(tracker.home)
+        owner = identity(tracker.home).id
         if not versions or any(
-                version.tags.get(DATA) == data or _is_of(client, version, home) for version in versions):
+                version.tags.get(DATA) == data or version.tags.get(OWNER) == owner for version in versions):
             return
     raise UsageError(f"model {name!r} of {tracker.address} is of another home, and of other data",
                      hint=f"--name NAME for a model of its own; --name {shlex.quote(name)} to share that one")
-
-
-def _is_of(client: Client, version: Version, home: Identity) -> bool:
-    """Return whether a home registered a version; earlier releases recorded only its folder."""
-    from mlflow.exceptions import MlflowException
-
-    if owner := version.tags.get(OWNER):
-        return bool(owner == home.id)
-    try:
-        return client.get_run(version.run_id).data.tags.get(RUN_HOME) in home.places
-    except MlflowException:    # the run was deleted
-        return False

@@ -16,7 +16,6 @@ from pathlib import Path
 
 from data_contracts.errors import DamagedArtifact
 from tasks.core.files import link, put_file
-from tasks.tracking.mlflow_run import safe_name
 
 FILE = "identity.json"
 WAIT_SECONDS = 30.0     # for another process that writes to the database
@@ -40,7 +39,7 @@ def identity(home: Path) -> Identity:
     """
     home = home.absolute()
     if (known := _read(home)) is None:
-        new = Identity(uuid.uuid4().hex, list(dict.fromkeys([*_places_by_mlflow(home), str(home)])))
+        new = Identity(uuid.uuid4().hex, [str(home)])
         with suppress(OSError):
             _write(home, new, new=True)
         return _read(home) or new    # another process may have been faster
@@ -82,20 +81,6 @@ def _write(home: Path, known: Identity, *, new: bool = False) -> None:
     part = home / "tmp" / uuid.uuid4().hex
     part.parent.mkdir(mode=0o700, exist_ok=True)
     put_file((json.dumps(asdict(known), indent=1) + "\n").encode(), home / FILE, link if new else os.replace, part)
-
-
-def _places_by_mlflow(home: Path) -> list[str]:
-    """Return the folders of a home of an earlier release, without identity.json, from its MLflow experiments.
-
-    Every experiment of a home has its files in HOME/mlartifacts, in a folder named after it or its id.
-    """
-    database = f"{(home / 'mlflow.db').as_uri()}?mode=ro"
-    with suppress(sqlite3.Error), closing(sqlite3.connect(database, uri=True)) as base:
-        rows = base.execute("SELECT name, experiment_id, artifact_location FROM experiments").fetchall()
-        matches = [re.fullmatch(r"(/.+)/mlartifacts/([^/]+)", place or "") for _, _, place in rows]
-        return [match[1] for match, (name, number, _) in zip(matches, rows, strict=True)
-                if match and match[2] in (safe_name(name), str(number))]
-    return []
 
 
 def relocate(home: Path) -> bool:

@@ -84,7 +84,7 @@ def test_what_was_added_is_left_out(models, tmp_path):
     assert not list((tmp_path / "model").rglob("*.pyc")) and not (tmp_path / "model" / "registered_model_meta").exists()
 
 
-@pytest.mark.parametrize("listed", [True, False], ids=["changed", "of an earlier version"])
+@pytest.mark.parametrize("listed", [True, False], ids=["changed", "without a list of files"])
 def test_the_run_again_writes_anew_what_is_not_as_it_was(models, tmp_path, listed):
     if listed:
         change(models.folder / "pyfunc_model.py")

@@ -114,16 +114,6 @@ def test_a_home_works_in_another_place_and_leaves_the_old_one_alone(old, tmp_pat
         assert listing(new) == after and not named(old, str(new))
 
 
-def test_a_home_of_an_earlier_version_is_recognised_by_its_experiments(old, tmp_path):
-    (old / FILE).unlink()
-    with Tracker(old).required() as client:
-        client.create_experiment("a stranger's", artifact_location=str(tmp_path / "mlartifacts" / "his"))
-    (old / FILE).unlink()
-    os.rename(old, tmp_path / "new")
-    used(tmp_path / "new")
-    assert not named(tmp_path / "new", str(old)) and named(tmp_path / "new", str(tmp_path / "mlartifacts" / "his"))
-
-
 def test_a_move_that_was_cut_off_is_made_by_the_next(old, tmp_path, monkeypatch):
     new = tmp_path / "new"
     os.rename(old, new)

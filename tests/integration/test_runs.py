@@ -21,17 +21,14 @@ STEPS = ("encoder round 0", "mine encoder round 1", "encoder round 1")
 
 
 def begin(home: Path, key: str, *, process: str = "1 1.00", steps: tuple[str, ...] = (),
-          uri: str | None = None, unchanged: dict[str, str] | None = None) -> Tracker:
-    """Have a run in MLflow as a process leaves it that came as far as these steps.
-
-    unchanged: settings as the preset has them; earlier versions sent none of those.
-    """
+          uri: str | None = None) -> Tracker:
+    """Have a run in MLflow as a process leaves it that came as far as these steps."""
     tracker = Tracker(home, uri)
     assert tracker.start(
         key, experiment="tickets", name="ngame · tickets", config_yaml="", data={},
-        params={"method": "ngame", "preset": "cpu", "seed": "0", "m1.epochs": "12"} | (unchanged or {}),
-        tags={"xc.data": "tickets", COMMAND: f"xc run --data {key}", PROCESS: process, RUN_HOME: str(home)} | (
-            {CHANGED: '{"m1.epochs": "12"}'} if unchanged else {}))
+        params={"method": "ngame", "preset": "cpu", "seed": "0", "m1.epochs": "12", "m1.margin": "0.3"},
+        tags={"xc.data": "tickets", COMMAND: f"xc run --data {key}", PROCESS: process, RUN_HOME: str(home),
+              CHANGED: '{"m1.epochs": "12"}'})
     tracker.sync([StepMetrics(step, "d" * 64) for step in steps])
     return tracker
 
@@ -46,7 +43,7 @@ def told(home, **more):
 
 
 def test_each_end_is_told_with_its_step_and_the_command(home, cli):
-    begin(home, "done", unchanged={"m1.margin": "0.3"}).finish("FINISHED", "evaluated\n\n    xc run --data done")
+    begin(home, "done").finish("FINISHED", "evaluated\n\n    xc run --data done")
     begin(home, "bad", steps=STEPS[:2]).finish("FAILED", "no label is left\nhint: look\n\n    xc run --data bad")
     begin(home, "stopped", steps=STEPS).finish("KILLED", "saved at step 9\n\n    xc run --data stopped")
     begin(home, "killed", steps=STEPS[:1])

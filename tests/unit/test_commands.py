@@ -16,7 +16,7 @@ from flows.config import HOME, Ports
 
 
 def test_a_part_that_has_ended_starts_again_at_its_port_unless_another_is_asked_for(monkeypatch):
-    records = {name: SimpleNamespace(address=address, alive=False, environment=None) for name, address in (
+    records = {name: SimpleNamespace(address=address, alive=False, environment={}) for name, address in (
         ("prefect", "http://127.0.0.1:7500"), ("mlflow", "http://127.0.0.1:7501"), ("worker-cpu", ""))}
     monkeypatch.setattr(GIVEN, "sources", {})
     assert _kept(Ports(), records, HOME) == Ports(prefect=7500, mlflow=7501)

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -52,14 +51,10 @@ def ask(folder: Path, shared: Path, data: str, name: str = "") -> None:
     session.check_owner()
 
 
-@pytest.mark.parametrize("before", [False, True], ids=["now", "registered by an earlier version"])
-def test_data_of_the_same_name_in_two_homes_is_not_one_model(tmp_path, shared, before):
+def test_data_of_the_same_name_in_two_homes_is_not_one_model(tmp_path, shared):
     first = home(tmp_path / "first", shared)
     ask(tmp_path / "first", shared, "a" * 64)
     first.register(0, facts={DATA: "a" * 64})
-    if before:
-        with sqlite3.connect(shared) as base:
-            base.execute("DELETE FROM model_version_tags WHERE key = 'xc.owner'")
     with pytest.raises(UsageError, match=r"model 'xc' of .* is of another home, and of other data") as refused:
         ask(tmp_path / "second", shared, "b" * 64)
     assert refused.value.hint == "--name NAME for a model of its own; --name xc to share that one"
@@ -68,9 +63,8 @@ def test_data_of_the_same_name_in_two_homes_is_not_one_model(tmp_path, shared, b
     ask(tmp_path / "second", shared, "b" * 64, name="xc")    # that one is meant
     os.rename(tmp_path / "first", tmp_path / "moved")
     ask(tmp_path / "moved", shared, "b" * 64)
-    if not before:
-        home(tmp_path / "second", shared).register(1, facts={DATA: "b" * 64})
-        ask(tmp_path / "second", shared, "c" * 64)
+    home(tmp_path / "second", shared).register(1, facts={DATA: "b" * 64})
+    ask(tmp_path / "second", shared, "c" * 64)
 
 
 def test_a_server_that_does_not_answer_is_told_by_whoever_cannot_do_without(tmp_path):

@@ -148,7 +148,7 @@ def _kept(ports: Ports, records: Mapping[str, "Record"], home: Path) -> Ports:
             continue
         server = records[name]
         users = [record.title for record in records.values() if record.alive and record is not server
-                 and any(value.startswith(server.address) for value in (record.environment or {}).values())]
+                 and any(value.startswith(server.address) for value in record.environment.values())]
         if flag not in GIVEN.sources:
             ports = replace(ports, **{name: port})
         elif getattr(ports, name) != port and users and not server.alive:
