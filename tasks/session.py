@@ -60,6 +60,7 @@ class Finished:
     unsent: list[str] = field(default_factory=list)       # what could not be sent to MLflow
     examples: list[dict[str, Any]] = field(default_factory=list)
     champion: dict[str, Any] | None = None                # the previous one, as in `PromotionDecision`
+    promoted: bool = True                                 # whether the version is the champion now
     about: dict[str, Any] = field(default_factory=dict)   # as `Pipeline.about` returns it
 
 
@@ -142,7 +143,8 @@ def finish(session: Session, done: Mapping[str, Artifact], *, register_it: bool,
     tracker.finish("FINISHED", f"{outcome}\n\n    {session.config.command}")
     return Finished(tracker.run_id or "", session.name, facts.version, metrics, outcome, str(report),
                     str(contracts or ELSEWHERE), tracker.link() or tracker.address, tracker.close(),
-                    _examples(store.open(done["build retriever"]), corpus), registered.champion, pipeline.about())
+                    _examples(store.open(done["build retriever"]), corpus), registered.champion, facts.promoted,
+                    pipeline.about())
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """python -m flows.cli: the same as the command `xc`."""
 
-from flows.cli.app import main
+from flows.cli.entry import main
 
 if __name__ == "__main__":
     main()

@@ -11,7 +11,6 @@ import io
 import os
 import select
 import shutil
-import signal
 import sys
 import tomllib
 import traceback
@@ -60,6 +59,8 @@ def shown_default(value: Any) -> str | None:
     return None if value is None or value in (0, "", [], ()) else str(value)
 
 
+RESUMED = ("run", "prepare", "train", "evaluate", "register", "report")    # they go on where they were stopped
+
 app = App(name="xc", help="Tag short texts with the few right labels out of very many.\n\n"
           "With --debug, any command shows where an error comes from.", version=version,
           version_flags=["--version"], suppress_keyboard_interrupt=False,
@@ -88,8 +89,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     collect_rarely()
     # Two collections at exit would take 2 s on the objects of a run, though all of them are freed at once.
     atexit.register(collector.freeze)
-    # A shell without job control starts background commands with SIGINT ignored; `kill -INT` should stop those too.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     if isinstance(sys.stdout, io.TextIOWrapper):    # data is UTF-8 whatever the terminal's language
         sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -103,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except BrokenPipeError as error:
         _end_broken_pipe(error)
     except KeyboardInterrupt:
-        _fail("interrupted", "the same command resumes", 130)
+        _fail("interrupted", "the same command resumes" if words[:1] and words[0] in RESUMED else "", 130)
     except ProjectError as error:
         if debug:
             traceback.print_exc()
@@ -145,7 +144,7 @@ def _explained(error: Exception) -> tuple[str, str]:
         return str(error), ""
     if isinstance(error, OSError) and error.errno in NO_SPACE:
         return (f"no room for {error.filename or 'a file'}: {error.strerror}",
-                "free space on that disk; the same command resumes")
+                "free space on that disk, then run the same command again")
     if isinstance(error, PermissionError) and error.filename:
         return f"{error.filename} is closed to this user: {error.strerror}", _as_owner(Path(error.filename))
     return f"unexpected {type(error).__name__}: {error}", "the same command with --debug shows where"

@@ -13,6 +13,7 @@ folder holds options that most commands of a project share, and the settings of 
 import difflib
 import tomllib
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, get_args
 from urllib.parse import urlsplit
@@ -48,6 +49,7 @@ class Given:
             if name == TABLE:
                 self._set(argument, settings)
                 continue
+            _need_whole(argument)
             if argument.field_info.default != "":    # else empty is a value, as of --store
                 argument.tokens[:] = [token for token in argument.tokens if token.value or token.source != "env"]
             if name in options and not argument.tokens and _is_shared(name, argument):
@@ -66,6 +68,15 @@ class Given:
 
 
 GIVEN = Given()
+
+
+def _need_whole(argument: Any) -> None:
+    """Raise UsageError for a value that is no whole number where one is wanted; cyclopts would round 2.5."""
+    if argument.hint is int or int in get_args(argument.hint):
+        for token in argument.tokens:
+            with suppress(ValueError):
+                if float(token.value) != int(float(token.value)):
+                    raise UsageError(f"{argument.name} must be a whole number, got {token.value!r}")
 
 
 def _is_shared(name: str, argument: Any) -> bool:

@@ -164,8 +164,12 @@ def filled(form: Any, values: dict[str, Any]) -> Any:
         return TypeAdapter(form).validate_python(values, extra="ignore")
     except ValidationError as error:
         first = error.errors()[0]
-        where, why = ".".join(map(str, first["loc"])) or "the form", first["msg"][:1].lower() + first["msg"][1:]
-        raise UsageError(f"{where}: {why}, got {first['input']!r}"[:300]) from error
+        option = "--" + "-".join(map(str, first["loc"])).replace("_", "-")
+        why = {"greater_than_equal": "be at least {ge:g}", "greater_than": "be above {gt:g}",
+               "less_than": "be below {lt:g}", "less_than_equal": "be at most {le:g}"}.get(first["type"], "")
+        why = why.format(**first.get("ctx", {}))
+        said = f"{option} must {why}" if why else f"{option}: {first['msg'][:1].lower()}{first['msg'][1:]}"
+        raise UsageError(f"{said}, got {first['input']!r}"[:300]) from error
 
 
 def home_flag(home: Path) -> str:

@@ -8,6 +8,8 @@ from tasks.data.sources.tabular import Layout, read_rows
 LONGEST = 1 << 16    # characters of a text
 _COLUMNS = {"uid": ("uid",), "text": ("text", "title"), "content": ("content",)}
 ADD = Layout(_COLUMNS, required=("uid", "text"), unnamed=("uid", "text", "content"), closed=True)
+# A first row of a table of labels with one of these is a header line, whose names are not the known ones.
+HEADER_WORDS = {"id", "uid", "name", "label", "labels", "title", "text", "content", "description"}
 REMOVE = Layout(_COLUMNS, required=("uid",), unnamed=("uid",), plain="uid", closed=True)
 
 
@@ -33,6 +35,9 @@ def read_labels(source: str, *, texts: bool) -> list[LabelRow]:
         row = LabelRow(cells.where, *(cells.text(role) for role in _COLUMNS))
         if not (row.uid or row.text or row.content):
             continue    # a blank line, or a row that was emptied in Excel
+        if texts and cells.number == 1 and (named := HEADER_WORDS & {row.uid.lower(), row.text.lower()}):
+            raise ContractError(f"{min(named)!r} seems to name a column, and there is no such column", where=row.where,
+                                hint="the header line is uid,text; put it above where this is the first label")
         if not row.uid:
             raise ContractError("the row has no uid", where=row.where, hint="give each row one, or leave the row out")
         if texts and not row.text:

@@ -129,7 +129,7 @@ def only_model(tracker: Tracker) -> str:
     names = model_names(tracker)
     if len(names) > 1:
         raise UsageError(f"there are {len(names)} models: {', '.join(names)}",
-                         hint=f"name one of them, {names[0]} for example")
+                         hint=f"--model {names[0]}")
     return names[0] if names else ""
 
 

@@ -54,7 +54,7 @@ def test_one_of_several_is_to_be_named(up, models):
     register(models, "another")
     with pytest.raises(UsageError, match="there are 2 models: another, xc") as caught:
         up()
-    assert caught.value.hint == "name one of them, another for example"
+    assert caught.value.hint == "--model another"
     assert up("xc")[1].command[-2:] == ["--model", "xc"]
 
 

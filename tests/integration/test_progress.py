@@ -69,6 +69,8 @@ def test_the_last_screen_is_short_and_holds_metrics_against_the_champions(capsys
     assert any(line.startswith("report     /r.html") for line in lines) and "better" in "\n".join(lines)
     assert [line.endswith("-> printer (93%)") for line in lines].count(True) == 3
     assert lines[-1].startswith("next       xc predict --model tickets --home 'else where' --k 3 'a long text")
+    _summary(finished(champion=champion, promoted=False), Path("else where"))
+    assert "xc predict --model tickets/4 --home" in capsys.readouterr().err.splitlines()[-1], "the one that was shown"
 
 
 def test_confidences_that_were_fitted_on_no_query_are_not_shown(capsys):

@@ -71,7 +71,7 @@ def test_the_run_of_now_is_the_one_whose_process_holds_the_home(home, cli):
     assert {key: each.state for key, each in told(home).items()} == {"now": "interrupted", "dead": "interrupted"}
     with Store(home).run_lock():
         assert holder(home) == os.getpid()
-        code = "import sys; from flows.cli.app import main; main(sys.argv[1:])"
+        code = "from flows.cli.entry import main; main()"
         done = subprocess.run([sys.executable, "-c", code, "runs", "--json", "--home", str(home)], capture_output=True,
                               text=True, timeout=120)
         rows = json.loads(done.stdout)

@@ -121,7 +121,7 @@ def test_the_command_has_every_option_that_was_given():
     (("--name", "<a?>"), "no deployment of a model '<a?>', for the < > ? in its name"),
     (("--name", ".."), "no deployment of a model '..', for the .. in its name"),
     (("--name", "x.py"), "no deployment of a model 'x.py', for the .py in its name"),
-    (("--keep-days", "-1"), "keep_days: input should be greater than or equal to 0, got -1")])
+    (("--keep-days", "-1"), "--keep-days must be at least 0, got -1.0")])
 def test_a_slip_is_told_before_a_server_is_asked(cli, planted, monkeypatch, words, said):
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
     code, _, err = cli("deploy", "--data", str(planted), *words)

@@ -47,6 +47,7 @@ def test_files_of_labels_to_remove(tmp_path, name, text):
     ("a.jsonl", b'{"uid": "x", "text": "a"}\n{"uid": 3.5, "text": "a"}\n', "a.jsonl:2: column 'uid' must be a text"),
     ("a.jsonl", b'{"uid": "x"', "a.jsonl:1: the line is not JSON"),
     ("a.csv", b"uid,text\nx," + b"a" * 70_000 + b"\n", "a.csv:2: the text of label 'x' has more than 65,536"),
+    ("a.csv", b"id,name\nx,a\n", "a.csv:1: 'id' seems to name a column, and there is no"),
     ("a.csv", b"uid,text\n", "there is no label in")])
 def test_a_bad_file_is_named_with_its_line(tmp_path, name, data, said):
     (tmp_path / name).write_bytes(data)

@@ -177,7 +177,8 @@ def _summary(finished: Any, home: Path, mlflow: str = "") -> None:
     if finished.version:
         text = finished.examples[0]["text"][:60] if finished.examples else "a text"
         server = f" --mlflow {shlex.quote(without_passwords(mlflow))}" if mlflow else ""
-        lines.append(f"next       xc predict --model {shlex.quote(finished.model)}{home_flag(home)}{server} --k 3 "
+        served = finished.model if finished.promoted else f"{finished.model}/{finished.version}"
+        lines.append(f"next       xc predict --model {shlex.quote(served)}{home_flag(home)}{server} --k 3 "
                      f"{shlex.quote(text)}")
     print("\n".join(lines), file=sys.stderr)
 

@@ -74,6 +74,8 @@ def _opened(path: Path | str, sha256: str = "") -> Iterator[Iterable[bytes]]:
     Raises ProjectError where the block ends without an error and what was read has another `sha256`.
     """
     try:
+        if path == STDIN and sys.stdin is None:
+            raise UsageError("stdin is closed", hint="name a file in place of -")
         # stdin without its buffer, which would wait until it is full
         stdin = getattr(sys.stdin.buffer, "raw", sys.stdin.buffer) if path == STDIN else None
         with nullcontext(stdin) if stdin else open(path, "rb", 0) as file:

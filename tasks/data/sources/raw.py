@@ -1,5 +1,6 @@
 """Detection of the raw data set in a folder, and the list of its tables."""
 
+import difflib
 import json
 import re
 import unicodedata
@@ -48,7 +49,10 @@ def describe(folder: Path) -> RawDataSet:
                          hint=f"make one of a table: xc data import {folder} DIR --text COLUMN --labels COLUMN")
     folder = folder.absolute()
     if not folder.is_dir():
-        raise UsageError(f"{folder} is not a folder", hint="give the folder that holds trn.json.gz, tst.json.gz, ...")
+        folders = [path.name for path in folder.parent.iterdir() if path.is_dir()] if folder.parent.is_dir() else []
+        near = difflib.get_close_matches(folder.name, folders, n=1)
+        raise UsageError(f"{folder} is not a folder", hint=f"did you mean {folder.parent / near[0]}?" if near else
+                         "name the folder of a data set; xc data import TABLE FOLDER makes one of a table")
     names = {path.name for path in folder.iterdir() if path.is_file()}
     raw_format = next((known for known in FORMATS if names.intersection(known.files["queries.train"])), None)
     if raw_format is None:
