@@ -52,6 +52,18 @@ def test_zero_one_targets_and_the_defaults(seed):
     assert error(mine, x, y) == pytest.approx(float(((theirs.predict(x) - y) ** 2).sum()), rel=0.02)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_splits_are_where_the_few_relevant_pairs_are(seed):
+    """One pair in a hundred: by plain quantiles a tree explains 94 to 96% of what the exact one does."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(50_000, 3)).astype(np.float32)
+    y = (rng.random(len(x)) < (x[:, 1] > -1) / (1 + np.exp(-4 * (x[:, 0] - 2.6)))).astype(np.float32)
+    exact = DecisionTreeRegressor(max_depth=4, min_samples_leaf=20, random_state=0).fit(x, y)
+    nothing, mine = float(((y - y.mean()) ** 2).sum()), error(fit_trees(x, y, depth=4, min_leaf=20), x, y)
+    assert 0.005 < y.mean() < 0.01
+    assert nothing - mine > 0.98 * (nothing - float(((exact.predict(x) - y) ** 2).sum()))
+
+
 def test_continuous_features_are_nearly_as_good():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(5000, 2)).astype(np.float32)
