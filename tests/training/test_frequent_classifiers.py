@@ -5,6 +5,7 @@ from copy import copy
 import numpy as np
 import pytest
 import torch
+from sklearn.svm import LinearSVC
 
 from tests.support.toy import weighted
 from xcmodels.data.corpus import Ragged
@@ -126,11 +127,27 @@ def test_training_is_the_same_by_any_number_of_threads(words, made):
     assert np.array_equal(again.bias, made.bias) and np.array_equal(again.weights.data, made.weights.data)
 
 
-def test_of_many_texts_a_sample_is_read_the_same_by_the_same_seed(words, monkeypatch):
-    monkeypatch.setattr(frequent_training, "MAX_TEXTS", 200)
-    first, second, other = (train_frequent(words, 4, seed) for seed in (0, 0, 1))
-    assert np.array_equal(first.weights.data, second.weights.data) and 0 < len(first.labels) < 60
+def test_of_many_texts_a_sample_stands_for_all_but_a_labels_own(corpus, words, monkeypatch):
+    """A label of 30 texts among half a million has two in a sample of 32,768, and learns from all 30."""
+    seen, size = list[tuple[np.ndarray, np.ndarray]](), 200
+
+    class Machine(LinearSVC):
+        def fit(self, texts, relevant, sample_weight):
+            assert texts.shape[0] == len(relevant) == len(sample_weight)
+            seen.append((relevant, sample_weight))
+            return super().fit(texts, relevant, sample_weight=sample_weight)
+
+    monkeypatch.setattr(frequent_training, "MAX_TEXTS", size)
+    monkeypatch.setattr(frequent_training, "LinearSVC", Machine)
+    first, second, other = (train_frequent(words, LEAST, seed) for seed in (0, 0, 1))
+    counts, n = counts_of(corpus), len(corpus.training_rows())
+    assert first.labels.tolist() == np.flatnonzero(counts >= LEAST).tolist()
+    assert np.array_equal(first.weights.data, second.weights.data)
     assert not np.array_equal(first.weights.data, other.weights.data)
+    assert sorted(int(relevant.sum()) for relevant, _ in seen) == sorted(3 * counts[first.labels].tolist())
+    for relevant, weights in seen:
+        assert set(weights[relevant].tolist()) == {1.0} and set(weights[~relevant].tolist()) <= {0.0, n / size}
+        assert size <= len(relevant) < size + relevant.sum()
 
 
 def test_what_is_written_is_read(corpus, words, made, tmp_path):

@@ -10,11 +10,12 @@ from threadpoolctl import threadpool_limits
 
 from xcmodels.data import seeds
 from xcmodels.data.corpus import Corpus, Ragged
+from xcmodels.data.sorted_ids import isin_sorted
 from xcmodels.retrieval.corpus_words import CorpusWords
 from xcmodels.retrieval.frequent_classifiers import FrequentClassifiers
 
 MAX_LABELS = 256        # the most frequent ones, so that time does not grow with the number of labels
-MAX_TEXTS = 1 << 15     # of more a sample, drawn uniformly, so that it does not grow with the number of texts
+MAX_TEXTS = 1 << 15     # beside a label's own: of more a sample, drawn uniformly, so that time grows no further
 LEAST_WEIGHT = 0.05     # a word of less is left out: of half of the words, on Debian's packages
 
 
@@ -22,17 +23,18 @@ def train_frequent(words: CorpusWords, least: int, seed: int) -> FrequentClassif
     """Return classifiers of the labels with at least `least` training queries, of no more than MAX_LABELS.
 
     Each is a linear support vector machine with squared hinge loss (LIBLINEAR), as the nodes of sparse linear trees are
-    (Parabel, Prabhu et al., 2018): its negatives are all texts of which it is no positive and no filter pair. A label
-    without a negative has none. Words are those that two texts have.
+    (Parabel, Prabhu et al., 2018): its negatives are all texts of which it is no positive and no filter pair, of many
+    texts a sample, weighed as all of them. A label without a negative has none. Words are those that two texts have.
     """
     corpus = words.corpus
     rows = np.union1d(corpus.training_rows(), corpus.rejected_rows())
+    sample = rows
     if len(rows) > MAX_TEXTS:
-        rows = np.sort(seeds.generator(seed, "frequent labels").permutation(rows)[:MAX_TEXTS])
+        sample = np.sort(seeds.generator(seed, "frequent labels").permutation(rows)[:MAX_TEXTS])
     weights = None if corpus.train_weights is None else corpus.train_weights.take(rows)[0]
     positives = _by_label(corpus, corpus.train_positives, rows, weights)
     filtered = _by_label(corpus, corpus.filters["train"], rows)
-    texts = words.queries[rows]
+    texts = words.queries[sample]
     shared = np.flatnonzero(np.bincount(texts.indices, minlength=texts.shape[1]) > 1)
     counts = np.diff(positives.indptr)
     has_both = (counts > 0) & (counts + np.diff(filtered.indptr) < len(rows))
@@ -42,10 +44,16 @@ def train_frequent(words: CorpusWords, least: int, seed: int) -> FrequentClassif
 
     def train(label: int) -> tuple[np.ndarray, np.ndarray, float]:
         own, out = (slice(*of.indptr[label:label + 2]) for of in (positives, filtered))
-        relevant, weight = np.zeros(len(rows)), np.ones(len(rows))
-        relevant[positives.indices[own]], weight[positives.indices[own]] = 1, positives.data[own]
-        weight[filtered.indices[out]] = 0
-        machine = LinearSVC(dual=False).fit(features, relevant, sample_weight=weight)
+        relevant_rows = rows[positives.indices[own]]
+        more = relevant_rows[~isin_sorted(relevant_rows, sample)]
+        drawn = np.concatenate([sample, more])
+        relevant = isin_sorted(drawn, relevant_rows)
+        weight = np.where(relevant, 1.0, len(rows) / len(sample))    # a drawn negative stands for others
+        weight[relevant] = positives.data[own][np.searchsorted(relevant_rows, drawn[relevant])]
+        weight[isin_sorted(drawn, rows[filtered.indices[out]])] = 0
+        matrix = features if not len(more) else sp.csr_matrix(
+            sp.vstack([features, words.queries[more][:, shared].astype(np.float64)], format="csr"))
+        machine = LinearSVC(dual=False).fit(matrix, relevant, sample_weight=weight)
         found = machine.coef_[0]
         kept = np.flatnonzero(np.abs(found) >= LEAST_WEIGHT)
         return shared[kept], found[kept], float(machine.intercept_[0])
