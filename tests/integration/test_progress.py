@@ -73,6 +73,12 @@ def test_the_last_screen_is_short_and_holds_metrics_against_the_champions(capsys
     assert "xc predict --model tickets/4 --home" in capsys.readouterr().err.splitlines()[-1], "the one that was shown"
 
 
+@pytest.mark.parametrize(("points", "warned"), [(3.0, True), (100.0, False)])
+def test_a_measurement_of_a_few_texts_is_said_to_be_one(capsys, points, warned):
+    _summary(finished(metrics=finished().metrics | {"points": points}), Path("else where"))
+    assert ("warning: measured on 3 test texts: chance" in capsys.readouterr().err) == warned
+
+
 def test_confidences_that_were_fitted_on_no_query_are_not_shown(capsys):
     _summary(finished(metrics=finished().metrics | {"calibration/queries": 0.0}), Path("else where"))
     said = capsys.readouterr().err

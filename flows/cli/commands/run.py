@@ -19,6 +19,8 @@ from flows.config import PrepareOptions, RunConfig, TrainingOptions, Until
 from tasks.core.remote import without_passwords
 from tasks.core.wording import plural
 
+FEW = 100    # test texts: a metric of fewer has a standard error of 5 points and more
+
 
 def run(*, options: RunConfig, budget: Budget = "", as_json: Json = False) -> None:
     """Do the whole job: prepare, train, evaluate, register; what has not changed since the last run is reused."""
@@ -168,6 +170,8 @@ def _summary(finished: Any, home: Path, mlflow: str = "") -> None:
                            for label in example["labels"])
         lines.append(f"  {_short(example['text'], 40)} -> {_short(labels, 110)}")
     lines += [f"warning: {UNFITTED}"] if unfitted else []
+    if finished.metrics.get("points", FEW) < FEW:
+        lines.append(f"warning: measured on {finished.metrics['points']:.0f} test texts: chance has a large part in it")
     # Not `mlflow ui`, which lets every user of this machine change models, and run code as this one.
     shown = "" if finished.mlflow.startswith("http") else f"; xc up{home_flag(home)} shows it"
     lines += ["", f"report     {finished.report}", f"contracts  {finished.contracts}",
