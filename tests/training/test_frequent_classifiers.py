@@ -56,6 +56,14 @@ def test_labels_are_those_of_enough_texts_and_no_more_than_the_most_frequent(cor
     assert np.array_equal(fewer.bias, made.bias[np.isin(made.labels, best)])
 
 
+def test_a_label_is_frequent_by_its_share_where_there_are_many_texts(corpus, words, monkeypatch):
+    counts, n = counts_of(corpus), len(corpus.training_rows())
+    monkeypatch.setattr(frequent_training, "COUNTED_AMONG", n // 2)
+    made = train_frequent(words, LEAST, 0)
+    assert made.labels.tolist() == np.flatnonzero(counts >= LEAST * n / (n // 2)).tolist() and len(made.labels)
+    assert len(made.labels) < (counts >= LEAST).sum()
+
+
 @pytest.mark.parametrize("heavy", [False, True])
 def test_it_minimises_the_squared_hinge_of_all_texts(corpus, monkeypatch, heavy):
     """By weights on words that two texts have; filter pairs do not count."""

@@ -15,12 +15,13 @@ from xcmodels.retrieval.corpus_words import CorpusWords
 from xcmodels.retrieval.frequent_classifiers import FrequentClassifiers
 
 MAX_LABELS = 256        # the most frequent ones, so that time does not grow with the number of labels
-MAX_TEXTS = 1 << 15     # beside a label's own: of more a sample, drawn uniformly, so that time grows no further
+MAX_TEXTS = 1 << 14     # beside a label's own: of more a sample, drawn uniformly, so that time grows no further
+COUNTED_AMONG = 1 << 15    # texts of which a frequent label has `least`; in proportion more where there are more texts
 LEAST_WEIGHT = 0.05     # a word of less is left out: of half of the words, on Debian's packages
 
 
 def train_frequent(words: CorpusWords, least: int, seed: int) -> FrequentClassifiers:
-    """Return classifiers of the labels with at least `least` training queries, of no more than MAX_LABELS.
+    """Return classifiers of the labels with at least `least` of COUNTED_AMONG training queries, of MAX_LABELS at most.
 
     Each is a linear support vector machine with squared hinge loss (LIBLINEAR), as the nodes of sparse linear trees are
     (Parabel, Prabhu et al., 2018): its negatives are all texts of which it is no positive and no filter pair, of many
@@ -38,7 +39,7 @@ def train_frequent(words: CorpusWords, least: int, seed: int) -> FrequentClassif
     shared = np.flatnonzero(np.bincount(texts.indices, minlength=texts.shape[1]) > 1)
     counts = np.diff(positives.indptr)
     has_both = (counts > 0) & (counts + np.diff(filtered.indptr) < len(rows))
-    labels = np.flatnonzero(has_both & (counts >= least) & (len(shared) > 0))
+    labels = np.flatnonzero(has_both & (counts >= least * max(1, len(rows) / COUNTED_AMONG)) & (len(shared) > 0))
     labels = np.sort(labels[np.argsort(-counts[labels], kind="stable")[:MAX_LABELS]])
     features = sp.csr_matrix(texts[:, shared].astype(np.float64))
 
