@@ -58,8 +58,9 @@ def fit_trees(x: np.ndarray, y: np.ndarray, *, trees: int = 1, rate: float = 1.0
               min_leaf: int = 50) -> RegressionTrees:
     """Fit least-squares regression trees, splitting at quantiles of the features (NGAME, Appendix C: one tree).
 
-    A row counts in the quantiles as much as its target differs from the mean. Of the pairs of a shortlist one in a
-    hundred is relevant, and by plain quantiles most splits would be among the scores of those that are not.
+    A row counts in the quantiles as much as its target differs from the mean, so that of targets 0 and 1 each have half
+    of the splits. One pair of a shortlist in a hundred is relevant: by plain quantiles nearly all splits would be among
+    the scores of the others.
 
     x (n, f) float32, y (n,) float32. Each tree is fitted on the residuals of those before it, and `rate` scales its
     values. A node that no split improves passes everything to its left child. Raises Unusable for no rows.
