@@ -65,11 +65,11 @@ MEANING = {
     "no-model": "No version could be loaded yet.", "connections": "Too many connections are open.",
     "draining": "The server is about to stop.", "route": "There is nothing at this address, or not by this method."}
 _MODEL = {"name": "wordnet", "version": "3", "digest": "6" * 64, "data": "f" * 64}
-_CAT = {"id": 21270, "uid": "n02127275", "text": "wildcat", "score": 2.151214, "confidence": 0.09341}
-_EXPLANATION = {"parts": {"encoder": 0.56712, "classifier": 0.645869, "similar texts": 0.587827, "words": 0.134032,
-                          "sparse": 0.032889, "frequent": 0.0, "name": 0.085306, "trees": 0.098172},
-                "words": {"wild": 0.721827, "cat": 0.4723}, "frequency": 14, "nearest": [
-    {"text": "European wildcat, catamountain, Felis silvestris", "similarity": 0.475973,
+_CAT = {"id": 21270, "uid": "n02127275", "text": "wildcat", "score": 2.131416, "confidence": 0.090095}
+_EXPLANATION = {"parts": {"encoder": 0.565491, "classifier": 0.640303, "similar texts": 0.588934, "words": 0.13394,
+                          "sparse": 0.035871, "frequent": 0.0, "name": 0.084754, "trees": 0.082122},
+                "words": {"wild": 0.792951, "cat": 0.477183}, "frequency": 14, "nearest": [
+    {"text": "European wildcat, catamountain, Felis silvestris", "similarity": 0.475528,
      "labels": ["Felis, genus Felis", "wildcat"]}]}
 _PROJECT = {"project_id": "books", "name": "books version 3", "language": "und",
             "backend": {"backend_id": "xcflow ngame"},
