@@ -75,7 +75,7 @@ def _need_whole(argument: Any) -> None:
     if argument.hint is int or int in get_args(argument.hint):
         for token in argument.tokens:
             with suppress(ValueError):
-                if float(token.value) != int(float(token.value)):
+                if not float(token.value).is_integer():
                     raise UsageError(f"{argument.name} must be a whole number, got {token.value!r}")
 
 

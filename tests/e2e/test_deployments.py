@@ -158,7 +158,7 @@ def test_deploying_again_changes_nothing_or_what_was_asked(home, deployed):
     assert code == 0 and "retrain/small            would be changed: schedule; off" in said, said
     assert {row["deployment"]: row["change"] for row in json.loads(out)} == {
         **{f"{name}/small": "nothing" for name in ("prepare", "apply-labels", "evaluate")}, "retrain/small": "schedule"}
-    for wrong, what in ((("--workers", "-1"), "workers: input should be greater than"),
+    for wrong, what in ((("--workers", "-1"), "--workers must be at least 0, got -1"),
                         (("--now", "retrian"), "did you mean 'retrain'")):
         code, _, said = home.xc(*deployed, *wrong)
         assert code == 2 and what in said, said

@@ -47,7 +47,7 @@ LISTED = {
         "dpr")},
     **{f"python -m benchmarks.bench_{name}": "minutes of measuring" for name in (
         "annif", "estimates", "jobs", "loop", "frozen_layers", "classifier_step", "clustering", "walks", "prepare",
-        "processes", "refresh", "search", "vector_bits", "query", "scale", "trees")},
+        "refresh", "search", "vector_bits", "query", "scale", "trees")},
     "python -m benchmarks.bench_storage": "wants a large home; tests/integration/test_shared_store.py times nothing",
     "xc run --data data/wordnet --budget": "minutes of training; tests/integration/test_config_file.py has it chosen",
     **dict.fromkeys(("python -m benchmarks.gpu --data", "python -m benchmarks.gpu --device"),

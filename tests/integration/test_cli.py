@@ -53,7 +53,7 @@ def test_help_is_instant_and_imports_nothing_heavy():
     (("labels", "ad"), 'Did you mean "add"'), (("completion", "bsh"), 'Did you mean "bash"'),
     (("promote",), "xc promote needs MODEL\nhint: xc promote --help"),
     (("data", "import", "t.csv"), "hint: xc data import --help"),
-    (("predict", "--k", "2.5", "x"), "--k must be a whole number, got '2.5'"),
+    *((("predict", "--k", k, "x"), f"--k must be a whole number, got {k!r}") for k in ("2.5", "inf")),
     (("rnxxxq",), 'Unknown command "rnxxxq". Available commands:'),
     (("run", "--data", "DATA", "--preset", "qqqq"), "no preset 'qqqq'; known: cpu, "),
     (("run", "--data", "DATA", "--workers", "-1"), "--workers must be at least 0, got -1"),

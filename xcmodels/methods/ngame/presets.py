@@ -60,7 +60,7 @@ _TABLE = {
 
 NGAME = {
     "cpu": Preset("bag of tokens started from MiniLM's token embeddings; two cores, minutes", _cpu),
-    "cpu-quick": Preset("cpu with 6 epochs instead of 20: a first model in a few minutes", _quick),
+    "cpu-quick": Preset("cpu with 6 epochs instead of 20: a first model, to see what the data can give", _quick),
     "cpu-learned": Preset("bag of tokens from scratch on a vocabulary learned from the data: any language",
                           lambda: learned(_cpu(), "m1.table_lr")),
     "cpu-minilm": Preset("cpu with MiniLM fine-tuned beside the bag; two cores",

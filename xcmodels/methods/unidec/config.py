@@ -31,7 +31,7 @@ class UnidecConfig(ServingConfig, schedule.ClusterSchedule, TableConfig):
     loss: str = "decoupled"      # decoupled | supcon
     temperature: float = 0.05    # of the softmax, the paper's other tau
     balance: float = 0.5         # lambda: share of the dual encoder's loss; 1 = no classifier (DEPSL)
-    symmetric: float = 0.5       # weight of the label-to-query loss (1 - lambda_D, 1 - lambda_C), of 1
+    symmetric: float = 0.5       # share of the label-to-query loss (1 - lambda_D, 1 - lambda_C); the other has the rest
     softmax: float = 1.0         # weight of the classifier's softmax; 0 = binary cross-entropy alone (Table 3)
     bce: float = 0.0             # weight of the classifier's binary cross-entropy, beside its softmax
     head: str = "residual"       # residual | tanh (the paper's g1) | unit: of the dual encoder
