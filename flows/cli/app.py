@@ -59,7 +59,7 @@ def shown_default(value: Any) -> str | None:
     return None if value is None or value in (0, "", [], ()) else str(value)
 
 
-RESUMED = ("run", "prepare", "train", "evaluate", "register", "report")    # they go on where they were stopped
+RESUMABLE = ("run", "prepare", "train", "evaluate", "register", "report")    # they go on where they were stopped
 
 app = App(name="xc", help="Tag short texts with the few right labels out of very many.\n\n"
           "With --debug, any command shows where an error comes from.", version=version,
@@ -102,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except BrokenPipeError as error:
         _end_broken_pipe(error)
     except KeyboardInterrupt:
-        _fail("interrupted", "the same command resumes" if words[:1] and words[0] in RESUMED else "", 130)
+        _fail("interrupted", "the same command resumes" if words[:1] and words[0] in RESUMABLE else "", 130)
     except ProjectError as error:
         if debug:
             traceback.print_exc()

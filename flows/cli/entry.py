@@ -5,8 +5,8 @@ import signal
 from types import FrameType
 
 
-def interrupt(number: int, frame: FrameType | None) -> None:
-    """Handle Ctrl-C: raise KeyboardInterrupt, or end the process where it imports.
+def on_ctrl_c(number: int, frame: FrameType | None) -> None:
+    """Raise KeyboardInterrupt, or end the process where it imports.
 
     Amid an import an exception is lost, or aborts the library that is being loaded.
     """
@@ -21,7 +21,7 @@ def interrupt(number: int, frame: FrameType | None) -> None:
 def main() -> None:
     """Run `xc`."""
     # in the background, too: a shell without job control starts a command there with SIGINT ignored
-    signal.signal(signal.SIGINT, interrupt)
+    signal.signal(signal.SIGINT, on_ctrl_c)
     from flows.cli.app import main as run
 
     run()

@@ -8,7 +8,7 @@ from tasks.data.sources.tabular import Layout, read_rows
 LONGEST = 1 << 16    # characters of a text
 _COLUMNS = {"uid": ("uid",), "text": ("text", "title"), "content": ("content",)}
 ADD = Layout(_COLUMNS, required=("uid", "text"), unnamed=("uid", "text", "content"), closed=True)
-# A first row of a table of labels with one of these is a header line, whose names are not the known ones.
+# Usual names of columns: a row of labels that begins a file with one of them is a header line with unknown names.
 HEADER_WORDS = {"id", "uid", "name", "label", "labels", "title", "text", "content", "description"}
 REMOVE = Layout(_COLUMNS, required=("uid",), unnamed=("uid",), plain="uid", closed=True)
 

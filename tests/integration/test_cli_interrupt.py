@@ -13,7 +13,7 @@ AMID_IMPORT = """
 import os, signal, sys
 sys.path.insert(0, {folder!r})
 from flows.cli import entry
-signal.signal(signal.SIGINT, entry.interrupt)
+signal.signal(signal.SIGINT, entry.on_ctrl_c)
 import slow
 print("went on")
 """
@@ -36,7 +36,7 @@ def test_only_what_goes_on_where_it_was_stopped_says_that_it_resumes(monkeypatch
         signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(app, "app", pressed)
-    before = signal.signal(signal.SIGINT, entry.interrupt)
+    before = signal.signal(signal.SIGINT, entry.on_ctrl_c)
     try:
         with pytest.raises(SystemExit) as ended:
             app.main(words)

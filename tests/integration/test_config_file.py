@@ -103,7 +103,7 @@ def test_a_plan_says_where_nothing_would_be_mined(cli, planted):
     ("[set]\nm1.epochs = 'three'", "xc.toml: m1.epochs must be a whole number, got 'three'"),
     ("[set]\nm1.epochs = [3]", "xc.toml: set.m1.epochs must be a text or a number, got [3]"),
     ('workers = "two"', 'from xc.toml: unable to convert "two" into int'),
-    ("workers = -1", "--workers must be at least 0, got"),
+    ("workers = -1", "--workers must be at least 0, got -1"),
     ('token-file = "x"', "xc.toml: 'token-file': secrets are not read from here"),
     ('mlflow = "http://me:secret@there"', "xc.toml: 'mlflow' holds a password"),
     ("home = [", "xc.toml: not TOML"), ("set = 3", "xc.toml: set must be a table")])

@@ -139,14 +139,14 @@ def test_of_many_texts_a_sample_stands_for_all_but_a_labels_own(corpus, words, m
     """A label of 30 texts among half a million has two in a sample of 32,768, and learns from all 30."""
     seen, size = list[tuple[np.ndarray, np.ndarray]](), 200
 
-    class Machine(LinearSVC):
+    class RecordedSVC(LinearSVC):
         def fit(self, texts, relevant, sample_weight):
             assert texts.shape[0] == len(relevant) == len(sample_weight)
             seen.append((relevant, sample_weight))
             return super().fit(texts, relevant, sample_weight=sample_weight)
 
     monkeypatch.setattr(frequent_training, "MAX_TEXTS", size)
-    monkeypatch.setattr(frequent_training, "LinearSVC", Machine)
+    monkeypatch.setattr(frequent_training, "LinearSVC", RecordedSVC)
     first, second, other = (train_frequent(words, LEAST, seed) for seed in (0, 0, 1))
     counts, n = counts_of(corpus), len(corpus.training_rows())
     assert first.labels.tolist() == np.flatnonzero(counts >= LEAST).tolist()

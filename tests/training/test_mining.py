@@ -181,5 +181,5 @@ def test_the_nearest_labels_of_each_training_query_are_found(codes_up_to, togeth
     rng = np.random.default_rng(3)
     labels, queries = (rng.normal(size=(n, 8)).astype(np.float32) for n in (3000, 900))
     proposer, rows = Proposer(ann.build(labels, "quantised")), rng.permutation(900)[:700]
-    found = nearest_labels.nearest_labels(0, proposer, lambda some: queries[some], rows, 10)
+    found = nearest_labels.nearest_labels(proposer, lambda some: queries[some], rows, 10, seed=0)
     assert found.shape == (700, 10) and ann.recall(found, labels, queries[rows], 10) > recall

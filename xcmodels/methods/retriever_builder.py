@@ -54,7 +54,7 @@ class BaseRetrieverBuilder(Generic[C, S]):
         """Write the retriever to `out`."""
         trained = self.trained(corpus, models, vectors)
         measured = build_retriever(trained, self.config, corpus, out, method=self.method,
-                                   seed=self.stage.seed, nearest=partial(nearest_labels, self.stage.seed))
+                                   seed=self.stage.seed, nearest=partial(nearest_labels, seed=self.stage.seed))
         return measured | self.measure(corpus, models, trained)
 
 

@@ -15,7 +15,7 @@ CHUNK = 8192             # queries for which an index is searched at once
 QUERY_BYTES = 1 << 28    # of vectors of queries that are grouped at once
 
 
-def nearest_labels(seed: int, proposer: Proposer, vectors: RowVectors, rows: np.ndarray, k: int) -> np.ndarray:
+def nearest_labels(proposer: Proposer, vectors: RowVectors, rows: np.ndarray, k: int, *, seed: int) -> np.ndarray:
     """Return labels that are probably nearest to each query of `rows` (n,), ids (n, k), -1 for none.
 
     vectors: makes the vectors (n, width) of rows. Positives are not left out. The time of a query by the served codes

@@ -10,7 +10,7 @@ from threadpoolctl import threadpool_limits
 
 from xcmodels.data import seeds
 from xcmodels.data.corpus import Corpus, Ragged
-from xcmodels.data.sorted_ids import isin_sorted
+from xcmodels.data.sorted_ids import isin_sorted, locate
 from xcmodels.retrieval.corpus_words import CorpusWords
 from xcmodels.retrieval.frequent_classifiers import FrequentClassifiers
 
@@ -48,9 +48,9 @@ def train_frequent(words: CorpusWords, least: int, seed: int) -> FrequentClassif
         relevant_rows = rows[positives.indices[own]]
         more = relevant_rows[~isin_sorted(relevant_rows, sample)]
         drawn = np.concatenate([sample, more])
-        relevant = isin_sorted(drawn, relevant_rows)
+        place, relevant = locate(drawn, relevant_rows)
         weight = np.where(relevant, 1.0, len(rows) / len(sample))    # a drawn negative stands for others
-        weight[relevant] = positives.data[own][np.searchsorted(relevant_rows, drawn[relevant])]
+        weight[relevant] = positives.data[own][place[relevant]]
         weight[isin_sorted(drawn, rows[filtered.indices[out]])] = 0
         matrix = features if not len(more) else sp.csr_matrix(
             sp.vstack([features, words.queries[more][:, shared].astype(np.float64)], format="csr"))

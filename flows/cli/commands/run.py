@@ -171,7 +171,8 @@ def _summary(finished: Any, home: Path, mlflow: str = "") -> None:
         lines.append(f"  {_short(example['text'], 40)} -> {_short(labels, 110)}")
     lines += [f"warning: {UNFITTED}"] if unfitted else []
     if finished.metrics.get("points", FEW) < FEW:
-        lines.append(f"warning: measured on {finished.metrics['points']:.0f} test texts: chance has a large part in it")
+        few = plural(round(finished.metrics["points"]), "test text")
+        lines.append(f"warning: measured on {few}: chance has a large part in it")
     # Not `mlflow ui`, which lets every user of this machine change models, and run code as this one.
     shown = "" if finished.mlflow.startswith("http") else f"; xc up{home_flag(home)} shows it"
     lines += ["", f"report     {finished.report}", f"contracts  {finished.contracts}",
