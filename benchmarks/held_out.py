@@ -3,9 +3,10 @@
     python -m benchmarks.held_out DATA OUT
 
 DATA is a raw folder with trn.json.gz and lbl.json.gz, as `benchmarks.datasets` and `xc data wordnet` write it. A sixth
-of its training texts, by a hash of their uid, are the test of OUT. Of their labels, those without another training text
-are left out, and a pair that training shows the other way round is a filter pair, as in WordNet's own test: where it
-counts, settings win by which a model learns its training pairs by heart. Metadata graphs are left behind.
+of its training texts, by a hash of their uid or group, are the test of OUT. Of their labels, those without another
+training text are left out, and a pair that training shows the other way round is a filter pair, as in WordNet's own
+test: where it counts, settings win by which a model learns its training pairs by heart. Metadata graphs are left
+behind.
 """
 
 import gzip
@@ -18,8 +19,8 @@ from typing import Any
 
 from benchmarks.arguments import Folder, run
 from benchmarks.datasets.building import hash_fraction
-from tasks.data.sources.raw import ABOUT
-from tasks.data.sources.writing import raw_folder, write_json_lines, write_pairs
+from tasks.data.sources.raw import ABOUT, GROUPS
+from tasks.data.sources.writing import raw_folder, write_json_lines, write_lines, write_pairs
 
 SHARE = 1 / 6
 KEPT = ("propensity", "licence")    # of what dataset.json says of the data
@@ -33,12 +34,16 @@ def main(data: Folder, out: Path) -> None:
     rows = list(read_rows(data / "trn.json.gz"))
     filters = data / "filter_labels_train.txt"
     own = _by_first(map(int, line.split()) for line in filters.read_text().splitlines()) if filters.exists() else {}
-    train, held, hidden = hold_out(rows, own, [hash_fraction(row["uid"], "held out") < SHARE for row in rows])
+    groups = (data / GROUPS).read_text().splitlines() if (data / GROUPS).exists() else [""] * len(rows)
+    train, held, hidden = hold_out(rows, own, [hash_fraction(group or row["uid"], "held out") < SHARE
+                                               for row, group in zip(rows, groups, strict=True)])
     about = json.loads((data / ABOUT).read_text()) if (data / ABOUT).exists() else {}
     with raw_folder(out, {"name": out.name} | {key: about[key] for key in KEPT if key in about}) as folder:
         write_json_lines(folder / "trn.json.gz", (rows[number] for number in train))
         write_json_lines(folder / "tst.json.gz", held)
         shutil.copyfile(data / "lbl.json.gz", folder / "lbl.json.gz")
+        if any(groups):
+            write_lines(folder / GROUPS, (groups[number] for number in train))
         write_pairs(folder / "filter_labels_train.txt",
                     [(place, label) for place, number in enumerate(train) for label in own.get(number, ())])
         write_pairs(folder / "filter_labels_test.txt", hidden)

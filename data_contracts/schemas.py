@@ -28,6 +28,7 @@ SCHEMAS: dict[str, pa.Schema] = {
     "positives": _table(("query", pa.int64()), ("label", pa.int64()), ("relevance", pa.float32())),
     "filters": _table(("query", pa.int64()), ("label", pa.int64())),
     "rejected": _table(("query", pa.int64()), ("label", pa.int64())),    # labels that reviewers said are wrong
+    "groups": _table(("query", pa.int64()), ("group", pa.string())),    # bound texts are held out together
     "broader": _table(("concept", pa.string()), ("broader", pa.string())),    # uids, of labels and of other concepts
     "edges": _table(("node", pa.int64()), ("anchor", pa.int64()), ("weight", pa.float32())),
     # computed by steps

@@ -29,7 +29,8 @@ _ABOVE_0 = {"min_value": 0, "strict_min": True, "max_value": FLOAT32_MAX}
 _RANGES: dict[str, tuple[str, dict[str, Any]]] = {
     "relevance": ("relevance_range", _ABOVE_0), "weight": ("weight_range", _ABOVE_0),
     "cluster": ("cluster_range", {"min_value": 0}), "line": ("origin", {"min_value": 1})}
-_NOT_BLANK = {"uid": "uid_present", "concept": "uid_present", "broader": "uid_present", "file": "origin"}
+_NOT_BLANK = {"uid": "uid_present", "concept": "uid_present", "broader": "uid_present", "group": "group_present",
+              "file": "origin"}
 
 MEANING = {
     "utf8": "every text is valid UTF-8",
@@ -39,6 +40,7 @@ MEANING = {
     "text_present": "the title or the content is not blank",
     "control_characters": "no NUL or other control character in a text",
     "uid_present": "the uid is not blank",
+    "group_present": "the group's name is not blank",
     "relevance_range": "relevance is finite and above 0",
     "weight_range": "weight is finite and above 0",
     "cluster_range": "cluster numbers are 0 or more",
@@ -66,8 +68,8 @@ def references(table: str) -> dict[str, tuple[str, ...]]:
     """
     kind, *parts = table.split(".")
     kind_of(table)
-    needed = {"queries": 1, "positives": 1, "filters": 1, "rejected": 1, "anchors": 1, "edges": 2, "walks": 2,
-              "pruned": 2, "tokens": 1}
+    needed = {"queries": 1, "positives": 1, "filters": 1, "rejected": 1, "groups": 1, "anchors": 1, "edges": 2,
+              "walks": 2, "pruned": 2, "tokens": 1}
     if len(parts) < needed.get(kind, 0) or not all(parts):
         raise ValueError(f"table name {table!r} needs {needed.get(kind, 0)} part(s) after {kind!r}")
     if kind in ("queries", "labels", "anchors"):
@@ -80,6 +82,8 @@ def references(table: str) -> dict[str, tuple[str, ...]]:
     if kind in ("edges", "walks", "pruned"):
         nodes = augmented if kind == "pruned" else (points,)
         return {"node": nodes, "anchor": (f"anchors.{'.'.join(parts[:-1])}",)}
+    if kind == "groups":
+        return {"query": (points,)}
     if kind in ("positives", "filters", "rejected"):
         return {"query": (points,), "label": ("labels",)}
     return {"id": augmented} if kind == "tokens" else {"query": augmented}

@@ -16,10 +16,10 @@ from data_contracts.schemas import kind_of
 from data_contracts.tables import TEXT, Tables, find_duplicates, mix_bits
 
 # The columns that no two rows of a table may share. A repeated filter pair changes nothing, so it only warns.
-_KEYS = {"queries": ("id",), "labels": ("id",), "anchors": ("id",), "clusters": ("query",), "negatives": ("query",),
-         "tokens": ("id", "augmented"), "positives": ("query", "label"), "filters": ("query", "label"),
-         "rejected": ("query", "label"), "edges": ("node", "anchor"), "walks": ("node", "anchor"),
-         "pruned": ("node", "anchor")}
+_KEYS = {"queries": ("id",), "labels": ("id",), "anchors": ("id",), "groups": ("query",), "clusters": ("query",),
+         "negatives": ("query",), "tokens": ("id", "augmented"), "positives": ("query", "label"),
+         "filters": ("query", "label"), "rejected": ("query", "label"), "edges": ("node", "anchor"),
+         "walks": ("node", "anchor"), "pruned": ("node", "anchor")}
 
 
 def table_rules(tables: Tables, table: str, previous: Path | None) -> Iterator[Rule]:

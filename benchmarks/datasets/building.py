@@ -8,7 +8,8 @@ from pathlib import Path
 from statistics import fmean, median
 
 from data_contracts.errors import ProjectError
-from tasks.data.sources.writing import point, raw_folder, write_json_lines, write_pairs
+from tasks.data.sources.raw import GROUPS
+from tasks.data.sources.writing import point, raw_folder, write_json_lines, write_lines, write_pairs
 from xcmodels.data.text import clean
 
 TEST_SHARE = 0.2
@@ -69,6 +70,8 @@ def write(name: str, raw: RawSet, out: Path) -> list[str]:
                 for key, label_ids in zip(keys, rows[side], strict=True)))
             write_pairs(folder / f"filter_labels_{side}.txt", filters[side])
         write_json_lines(folder / "lbl.json.gz", (point(key, *labels[key]) for key in known))
+        if any(texts[key].group for key in train):
+            write_lines(folder / GROUPS, (texts[key].group for key in train))
     return _statistics([f"{texts[key].title} {texts[key].content}" for key in train], rows["train"], len(test),
                        [" ".join(labels[key]) for key in known])
 
@@ -83,7 +86,7 @@ def _merged(texts: Mapping[str, Text], known: Iterable[str]) -> dict[str, Text]:
         if not labels or not (title or content):
             continue
         kept = first.setdefault((title, content), key)
-        before = merged.get(kept, Text(title, content, frozenset(), texts[key].group or f"{title}\0{content}"))
+        before = merged.get(kept, Text(title, content, frozenset(), texts[key].group))
         merged[kept] = Text(title, content, before.labels | labels, before.group)
     return merged
 
@@ -91,7 +94,8 @@ def _merged(texts: Mapping[str, Text], known: Iterable[str]) -> dict[str, Text]:
 def _split(texts: Mapping[str, Text], known: Iterable[str]
            ) -> tuple[list[str], list[str], list[str], dict[str, list[tuple[int, int]]]]:
     """Return the sorted keys of train, test and labels, and the filter pairs of each split."""
-    tested = {key for key, text in texts.items() if hash_fraction(text.group, "test") < TEST_SHARE}
+    tested = {key for key, text in texts.items()
+              if hash_fraction(text.group or f"{text.title}\0{text.content}", "test") < TEST_SHARE}
     train = [key for key in texts if key not in tested]
     labels = sorted(set().union(*(texts[key].labels for key in train)) & set(known))
     ids, trained = {key: number for number, key in enumerate(labels)}, set(train)

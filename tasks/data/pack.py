@@ -18,6 +18,7 @@ from tasks.core.step import StepContext
 from tasks.data.tables import SIDE_TABLES, column_parts, count_rows, shards
 from xcmodels.data import seeds, seen_texts
 from xcmodels.data.corpus import BITS, Ragged, Side, Texts
+from xcmodels.data.groups import bound
 from xcmodels.data.label_branches import Branches
 from xcmodels.data.prepare_config import PrepareConfig
 from xcmodels.data.ranges import in_ranges
@@ -40,7 +41,8 @@ def pack(config: PrepareConfig, facts: dict, seed: int, context: StepContext) ->
     shutil.copytree(tokens / "tokenizer", out / "tokenizer")
     vocabulary = Tokenizer.load(out / "tokenizer").size
     np.save(out / "idf.npy", _idf(out, vocabulary))
-    np.save(out / "validation.npy", _validation(out, counts["train"], config, seed))
+    groups = _groups(tables / "groups.train", counts["train"])
+    np.save(out / "validation.npy", _validation(out, groups, config, seed))
     (out / "corpus.json").write_text(json.dumps(
         {**facts, **counts, "augmented": augmented, "vocabulary": vocabulary}, indent=1, sort_keys=True) + "\n")
     context.say(f"{counts['train']:,} training queries, {counts['label']:,} labels, {counts['test']:,} test queries")
@@ -166,26 +168,38 @@ def _idf(out: Path, vocabulary: int) -> np.ndarray:
     return np.log((n + 1) / (df + 1)).astype(np.float32)
 
 
-def _validation(out: Path, n: int, config: PrepareConfig, seed: int) -> np.ndarray:
+def _groups(table: Path, n: int) -> np.ndarray:
+    """Return the number of each training query's group (n,), -1 for none."""
+    groups, numbers = np.full(n, -1), dict[str, int]()
+    for shard in shards(table):
+        part = pq.read_table(shard, columns=["query", "group"])
+        names = part["group"].to_pylist()
+        groups[part["query"].to_numpy()] = [numbers.setdefault(name, len(numbers)) for name in names]
+    return groups
+
+
+def _validation(out: Path, groups: np.ndarray, config: PrepareConfig, seed: int) -> np.ndarray:
     """Return the rows held out for validation, sorted: a seeded draw among the queries with a positive.
 
-    All rows of a text are held out or none, as test texts are new to training, too. Only where every text has more rows
-    than are to be held out, some rows of a text are.
+    groups (n,): the number of each query's group, -1 for none. All rows that one text or one group binds are held out
+    or none, as test texts are new to training, too. Only where each of these sets has more rows than are to be held
+    out, some of its rows are.
     At least one query is held out, and at least one is left to train on; a single labelled query is left to train on.
     """
-    rows = np.flatnonzero(Ragged.load(out, "positives.train").lengths[:n] > 0)
+    rows = np.flatnonzero(Ragged.load(out, "positives.train").lengths[:len(groups)] > 0)
     count = min(max(1, round(config.validation * len(rows))), config.validation_max, max(len(rows) - 1, 0))
     order = seeds.generator(seed, "validation").permutation(len(rows))
-    _, first, text, sizes = np.unique(seen_texts.of_rows(Side.load(out, "train"), rows)[order], return_index=True,
-                                      return_inverse=True, return_counts=True)
+    _, text = np.unique(seen_texts.of_rows(Side.load(out, "train"), rows), return_inverse=True)
+    _, first, unit, sizes = np.unique(bound(text, groups[rows])[order], return_index=True, return_inverse=True,
+                                      return_counts=True)
     held, left = np.zeros(len(first), dtype=bool), count
-    for drawn in np.argsort(first).tolist():    # texts in the order of the draw, while they fit
+    for drawn in np.argsort(first).tolist():    # in the order of the draw, while they fit
         if sizes[drawn] <= left:
             held[drawn] = True
             left -= sizes[drawn]
         if not left:
             break
-    return np.sort(rows[order[held[text]]] if held.any() else rows[order[:count]])
+    return np.sort(rows[order[held[unit]]] if held.any() else rows[order[:count]])
 
 
 def _keys(table: Path, row: str, value: str, extra: int = 0) -> np.ndarray:

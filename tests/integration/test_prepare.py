@@ -3,6 +3,7 @@
 import gzip
 import json
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -107,11 +108,24 @@ def test_a_text_is_held_out_with_all_its_rows(tmp_path, rows_each, held):
     for name, values in (("positives.train", rows), ("train.tokens", rows // rows_each)):
         Ragged.of_pairs(rows, values, 200).save(tmp_path, name)
     np.save(tmp_path / "train.titles.npy", rows % 2)    # where a title ends makes no other text
-    validation = _validation(tmp_path, 200, PrepareConfig(), seed=7)
+    validation = _validation(tmp_path, np.full(200, -1), PrepareConfig(), seed=7)
     drawn = seeds.generator(7, "validation").permutation(rows)[:10]
     texts = np.isin(rows // rows_each, validation // rows_each)
     assert len(validation) == held and validation.tolist() == (
         sorted(drawn) if rows_each in (1, 200) else rows[texts].tolist())
+
+
+def test_a_group_is_held_out_as_a_whole(planted, tmp_path, home, workers):
+    """Translations, say: what is measured and fitted on is then as new to training as a test query is."""
+    without, _ = prepare(planted, home, workers)
+    folder = shutil.copytree(planted, tmp_path / "grouped")
+    names = ["" if row % 3 == 0 else f"group {row // 12}" for row in range(1200)]    # eight of twelve rows, or none
+    (folder / "groups_train.txt").write_text("".join(f"{name}\n" for name in names))
+    corpus, _ = prepare(folder, home, workers)
+    held = Counter(names[row] for row in corpus.validation)
+    assert {count for name, count in held.items() if name} == {8} and 53 <= len(corpus.validation) <= 60
+    assert 8 not in Counter(names[row] for row in without.validation).values()
+    assert not set(corpus.validation) & set(corpus.training_rows())
 
 
 def test_room_for_a_mapped_array_is_taken_before_it_is_written(tmp_path):

@@ -13,7 +13,8 @@ from data_contracts.verdict import Report
 
 Rows = dict[str, list[dict]]
 FILES = {"queries": "trn.json", "labels": "lbl.json", "positives": "trn.json", "filters": "filter.txt",
-         "anchors": "category.txt", "edges": "category_trn.txt", "broader": "broader.tsv", "rejected": "m.jsonl"}
+         "anchors": "category.txt", "edges": "category_trn.txt", "broader": "broader.tsv", "rejected": "m.jsonl",
+         "groups": "groups_train.txt"}
 
 
 def good() -> Rows:
@@ -30,6 +31,7 @@ def good() -> Rows:
         "positives.test": [{"query": i, "label": i, "relevance": .5} for i in range(6)],
         "filters.train": [{"query": 0, "label": 0}, {"query": 1, "label": 1}], "filters.test": [],
         "rejected.train": [{"query": 0, "label": 3}, {"query": 1, "label": 3}],
+        "groups.train": [{"query": i, "group": f"group {i // 2}"} for i in range(8)],
         "broader": [{"concept": f"label{i}", "broader": "top"} for i in (1, 2, 2)],
         "anchors.category": [{"id": i, "title": f"anchor {i}"} for i in range(3)],
         "edges.category.train": edges, "edges.category.label": edges, "walks.category.train": edges,

@@ -10,7 +10,7 @@ import pytest
 
 from data_contracts.errors import ContractError
 from data_contracts.schemas import SCHEMAS, kind_of
-from tasks.data.sources import RawDataSet, describe, groups, tables
+from tasks.data.sources import RawDataSet, describe, tables, units
 from tasks.data.sources.raw import tables_of
 from tasks.data.sources.reading import ROWS_PER_SHARD, read_shards
 
@@ -60,9 +60,9 @@ def add_anchors(folder: Path) -> None:
 
 def read_table(data: RawDataSet, table: str, rows_per_shard: int = ROWS_PER_SHARD) -> Iterator[pa.Table]:
     """Yield one table in shards of at most `rows_per_shard` texts; ValueError for a table that the data set lacks."""
-    for group in groups(data):
-        if table in tables_of(data, group):
-            yield from (part for _, name, part in read_shards(data, group, (0, 1), rows_per_shard) if name == table)
+    for unit in units(data):
+        if table in tables_of(data, unit):
+            yield from (part for _, name, part in read_shards(data, unit, (0, 1), rows_per_shard) if name == table)
             return
     raise ValueError(f"{data.name} has no table {table!r}; it has {', '.join(tables(data))}")
 

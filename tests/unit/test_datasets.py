@@ -117,6 +117,8 @@ def test_texts_of_a_group_are_in_the_same_half_and_the_order_of_a_source_changes
         write("set", _found(given, {"x": ("x", "")}), tmp_path / name)
     halves = [{row["uid"].split()[0] for row in _rows(tmp_path / "one", stem)} for stem in ("trn", "tst")]
     assert all(halves) and not halves[0] & halves[1]
+    assert (tmp_path / "one/groups_train.txt").read_text().splitlines() == [
+        f"group {row['uid'].split()[0]}" for row in _rows(tmp_path / "one", "trn")]
     assert [path.read_bytes() for path in sorted((tmp_path / "one").iterdir())] == \
            [path.read_bytes() for path in sorted((tmp_path / "two").iterdir())]
 

@@ -37,6 +37,7 @@ def test_what_is_written_is_a_raw_data_set_of_the_same_labels(tmp_path, capsys):
                                            for label in range(61)])
     write_pairs(raw / "filter_labels_train.txt", [(number, number) for number in range(60)])
     (raw / "dataset.json").write_text('{"name": "raw", "licence": "CC0", "files": []}')
+    (raw / "groups_train.txt").write_text("".join(f"group {number // 3}\n" for number in range(60)))
     held_out.main(raw, out)
     train, test = ([json.loads(line) for line in gzip.decompress((out / f"{stem}.json.gz").read_bytes()).splitlines()]
                    for stem in ("trn", "tst"))
@@ -44,6 +45,9 @@ def test_what_is_written_is_a_raw_data_set_of_the_same_labels(tmp_path, capsys):
     assert 0 < len(test) < 25 and (out / "lbl.json.gz").exists()
     own = [tuple(map(int, line.split())) for line in (out / "filter_labels_train.txt").read_text().splitlines()]
     assert own == [(place, int(each["uid"][1:])) for place, each in enumerate(train)]
+    groups = (out / "groups_train.txt").read_text().splitlines()
+    assert groups == [f"group {int(each['uid'][1:]) // 3}" for each in train]
+    assert not set(groups) & {f"group {int(each['uid'][1:]) // 3}" for each in test}
     about = json.loads((out / "dataset.json").read_text())
     assert about["name"] == "held-out" and about["licence"] == "CC0" and "tst.json.gz" in about["files"]
     assert f"{len(train)} training texts, {len(test)} held out" in capsys.readouterr().out

@@ -55,6 +55,32 @@ def test_texts_stay_where_they_are_as_data_grows_and_the_share_changes(tmp_path:
     assert split(tmp_path / "new", more, share)[1] == tested - test, "new texts are drawn as anywhere"
 
 
+def test_a_group_is_in_one_half_whatever_comes_to_it(tmp_path: Path):
+    """Texts of several groups bind these; a group with a text that was trained on is for training from then on."""
+    rows = [{**row, "g": f"g{n // 4}" if n % 5 else ""} for n, row in enumerate(ROWS[:200])]
+    train, test = split(tmp_path / "out", rows, group="g")
+    halves = [{row["g"] for row in rows if row["t"] in half} - {""} for half in (train, test)]
+    assert all(len(half) > 5 for half in halves) and not halves[0] & halves[1]
+    of = {row["title"]: name for row, name in zip(points(tmp_path / "out", "trn"), (
+        tmp_path / "out/groups_train.txt").read_text().splitlines(), strict=True)}
+    assert of == {row["t"]: row["g"] for row in rows if row["t"] in train}
+    more = [{"u": f"m{n}", "t": f"more {n}", "l": ["x"], "g": row["g"]} for n, row in enumerate(rows) if row["g"]]
+    again, tested = split(tmp_path / "out", rows + more, group="g")
+    assert train <= again and test <= tested
+    assert {row["t"] for row in more if row["g"] in halves[1]} == tested - test
+    joining = {"u": "j", "t": rows[1]["t"], "l": ["y"], "g": next(row["g"] for row in rows if row["g"] in halves[1])}
+    assert rows[1]["g"] in halves[0]
+    kept, left = split(tmp_path / "out", [*rows, joining], group="g")
+    assert kept >= train | {row["t"] for row in rows if row["g"] == joining["g"]} and left < test
+
+
+def test_a_group_is_drawn_as_one(tmp_path: Path):
+    """In a new folder by its name alone: whichever of its texts are there, and in whatever order."""
+    rows = [{**row, "g": f"g{n // 4}"} for n, row in enumerate(ROWS[:200])]
+    whole, half = (split(tmp_path / name, some, group="g")[1] for name, some in (("whole", rows), ("half", rows[::-2])))
+    assert half == whole & {row["t"] for row in rows[::-2]} and 20 < len(whole) < 80
+
+
 def test_spellings_of_a_text_are_in_one_half(tmp_path: Path):
     """Most tokenizers read them alike. Texts without others are drawn as ever, whatever the order of the rows."""
     twins = [{"u": f"{n}{row['u']}", "t": text.format(row["t"][5:]), "l": ["x"]} for row in ROWS[:200]

@@ -14,7 +14,7 @@ from tasks.core.files import file_digest
 from tasks.core.step import StepContext, run, unwatched
 from tasks.core.store import Store
 from tasks.data import prepare
-from tasks.data.sources import RawDataSet, describe, groups, hashed, read_tables, splits
+from tasks.data.sources import RawDataSet, describe, hashed, read_tables, splits, units
 from tasks.plan import pipeline
 from tests.support.planted import QUICK, write_planted
 from tests.support.raw_folders import LABELS, TRAIN, add_anchors, read_table, rows, write_json
@@ -52,8 +52,8 @@ def test_any_file_that_was_replaced_is_refused(form: str, request: pytest.Fixtur
                "edges.category.train", "queries.test": "edges.category.test"}
     for table, path in data.files.items():
         before = path.read_bytes()
-        for group in {table, counted.get(table, table)}:
-            assert read_tables(data, group, tmp_path / "out")
+        for unit in {table, counted.get(table, table)}:
+            assert read_tables(data, unit, tmp_path / "out")
         other_bytes(path)
         refused = f"{path} has changed since the run began: .* was {data.sha256[table][:12]}\nhint: run the same"
         of = 2 if splits(data, table) else 1
@@ -133,10 +133,10 @@ def test_data_that_is_replaced_before_it_is_read_is_not_published(tmp_path: Path
         assert not run(again.prepare[0], {}, store, workers).reused
 
 
-def test_groups_and_files_go_by_the_same_names(xc_json: Path):
-    """A digest is found by the group that is read; one that is not found would be no check at all."""
+def test_units_and_files_go_by_the_same_names(xc_json: Path):
+    """A digest is found by the unit that is read; one that is not found would be no check at all."""
     data = whole(xc_json)
-    assert set(data.sha256) == set(data.files) <= set(groups(data))
+    assert set(data.sha256) == set(data.files) <= set(units(data))
 
 
 @pytest.fixture

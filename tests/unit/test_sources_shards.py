@@ -9,7 +9,7 @@ import pytest
 
 from data_contracts.errors import ContractError
 from data_contracts.schemas import SCHEMAS, kind_of
-from tasks.data.sources import describe, groups, read_tables, shards, splits, tables
+from tasks.data.sources import describe, read_tables, shards, splits, tables, units
 from tasks.data.tables import write_shard
 from tests.support.raw_folders import LABELS, add_anchors, read_table, rows, write_json
 
@@ -45,7 +45,7 @@ def test_a_file_is_read_a_shard_at_a_time(xc_json: Path):
 
 
 @pytest.mark.parametrize("form", ["xc_json", "xc_sparse"])
-def test_groups_write_every_table_once(form: str, request: pytest.FixtureRequest, tmp_path: Path):
+def test_units_write_every_table_once(form: str, request: pytest.FixtureRequest, tmp_path: Path):
     folder = request.getfixturevalue(form)
     add_anchors(folder)
     data = pickle.loads(pickle.dumps(describe(folder)))  # as it travels to a worker
@@ -54,9 +54,9 @@ def test_groups_write_every_table_once(form: str, request: pytest.FixtureRequest
     stale.parent.mkdir(parents=True)
     stale.write_bytes(b"of a longer run")
     written: dict[str, list[Path]] = {}
-    for group in groups(data):
-        done = pickle.loads(pickle.dumps(read_tables))(data, group, out, rows_per_shard=2)
-        assert group in done and not written.keys() & done.keys()
+    for unit in units(data):
+        done = pickle.loads(pickle.dumps(read_tables))(data, unit, out, rows_per_shard=2)
+        assert unit in done and not written.keys() & done.keys()
         written |= done
     assert list(written) and sorted(written) == sorted(tables(data))
     assert sorted(path for path in out.rglob("*") if path.is_file()) == sorted(
@@ -80,10 +80,10 @@ def test_any_number_of_readers_leaves_the_same_files(form: str, request: pytest.
     data, left = describe(folder), {}
     for readers in (1, 2, 3, 7):
         out = tmp_path / str(readers)
-        for group in groups(data):
-            of = readers if splits(data, group) else 1
+        for unit in units(data):
+            of = readers if splits(data, unit) else 1
             for number in reversed(range(of)):
-                read_tables(data, group, out, (number, of), rows_per_shard=2)
+                read_tables(data, unit, out, (number, of), rows_per_shard=2)
         left[readers] = {path.relative_to(out): path.read_bytes() for path in out.rglob("*.parquet")}
     assert left[1] == left[2] == left[3] == left[7]
     assert {path.parent.name for path in left[1]} == set(tables(data))
@@ -94,11 +94,11 @@ def test_any_number_of_readers_leaves_the_same_files(form: str, request: pytest.
     assert form == "xc_sparse" or any("_00001" in name for name in names)
 
 
-def test_tables_and_groups_that_are_not_there(xc_json: Path, tmp_path: Path):
+def test_tables_and_units_that_are_not_there(xc_json: Path, tmp_path: Path):
     data = describe(xc_json)
     with pytest.raises(ValueError, match=r"no table 'anchors.category'; it has queries.train, positives.train"):
         next(read_table(data, "anchors.category"))
-    with pytest.raises(ValueError, match=r"no group 'positives.train'"):
+    with pytest.raises(ValueError, match=r"no unit 'positives.train'"):
         read_tables(data, "positives.train", tmp_path / "out")
     with pytest.raises(ValueError, match=r"filters.test is read by one call, got share \(1, 2\)"):
         read_tables(data, "filters.test", tmp_path / "out", (1, 2))

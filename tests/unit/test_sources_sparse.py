@@ -44,6 +44,13 @@ def test_a_wrong_pair_of_concepts_is_refused(xc_json: Path, line: str):
     assert fails(xc_json, "broader").startswith("broader.tsv:3: the line is not two uids with a tab between")
 
 
+@pytest.mark.parametrize(("text", "lines"), [("fox\n\n", "2 lines"), ("\n\nfox\n\n", "4 lines"), ("", "0 lines")])
+def test_groups_of_fewer_or_more_queries_are_refused(xc_json: Path, text: str, lines: str):
+    (xc_json / "groups_train.txt").write_text(text)
+    assert fails(xc_json, "groups.train").startswith(
+        f"groups_train.txt: it has {lines}, and trn.json.gz 3\nhint: write a line for each query")
+
+
 def test_a_wrong_edge_names_the_anchors(xc_json: Path):
     add_anchors(xc_json)
     (xc_json / "category_lbl_X_Y.txt").write_text("3 2\n\n2:1\n\n")

@@ -32,6 +32,8 @@ def import_(source: Path, folder: Path, /, *,
             uid: Annotated[str | None, Parameter(help="Column of ids, if any.")] = None,
             split: Annotated[str | None, Parameter(help="Column that says train or test, if any.")] = None,
             weight: Annotated[str | None, Parameter(help="Column of the labels' weights (clicks), if any.")] = None,
+            group: Annotated[str | None, Parameter(help="Column of groups, if any: one is all for testing or not "
+                                                        "at all.")] = None,
             separator: Annotated[str | None, Parameter(help="What separates label names, '' where a cell is one; "
                                                             "guessed by default.")] = None,
             vocabulary: Annotated[Path | None, Parameter(help="Vocabulary of the labels: SKOS, CSV or TSV.")] = None,
@@ -49,8 +51,8 @@ def import_(source: Path, folder: Path, /, *,
                          hint="--test 0.2, or --split COLUMN where a column says which rows are for testing")
     languages = [each.strip() for each in (language or "").split(",") if each.strip()]
     _print_counts(folder, import_file(source, folder, text=text, labels=labels, content=content, uid=uid, split=split,
-                                      weight=weight, separator=separator, test_fraction=test, vocabulary=vocabulary,
-                                      languages=languages))
+                                      weight=weight, group=group, separator=separator, test_fraction=test,
+                                      vocabulary=vocabulary, languages=languages))
 
 
 def _check(folder: Path, *sources: Path | None) -> None:

@@ -7,6 +7,7 @@ to collect the labels, to write; and once more where rows of equal text are join
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,13 @@ from tasks.data.sources.files import refuse_other
 from tasks.data.sources.joining import JoinedTexts
 from tasks.data.sources.label_cells import guess_separator, label_names, reason_of_given, weigh
 from tasks.data.sources.points import Point, refuse_same_uids
-from tasks.data.sources.raw import BROADER
+from tasks.data.sources.raw import BROADER, GROUPS
 from tasks.data.sources.tabular import Row
 from tasks.data.sources.train_test import UID, SplitRule, key_of, split_rule
 from tasks.data.sources.vocabulary import Vocabulary, read_vocabulary, write_broader, write_graphs
 from tasks.data.sources.writing import (
     json_lines,
+    lines,
     name_and_constants,
     point,
     raw_folder,
@@ -76,7 +78,8 @@ class _Plan:
             elif self.has_uids and not uid:    # its number would be another row's once lines are put in or taken out
                 raise ContractError("the row has no uid", where=row.where, hint="give each row one, or leave out --uid")
             elif labels := self._labels(row, names, collected):
-                yield Point(row.where, self._is_test(row), uid or str(row.number), bool(uid), title, content, labels)
+                yield Point(row.where, self._is_test(row), uid or str(row.number), bool(uid), title, content, labels,
+                            row.text("group"))
             else:
                 skipped["rows_without_vocabulary_labels"] += 1
 
@@ -115,22 +118,23 @@ class _Plan:
 
 def import_file(path: Path, out: Path, *, text: str | None = None, labels: str | None = None,
                 content: str | None = None, uid: str | None = None, split: str | None = None,
-                weight: str | None = None, separator: str | None = None, test_fraction: float = 0.2,
-                vocabulary: Path | None = None, languages: Sequence[str] = ()) -> dict[str, Any]:
+                weight: str | None = None, group: str | None = None, separator: str | None = None,
+                test_fraction: float = 0.2, vocabulary: Path | None = None,
+                languages: Sequence[str] = ()) -> dict[str, Any]:
     """Write documents with labels as an XC repository folder, and return a summary.
 
     `path` is a table, in any form that `read_rows` takes, or has one of the `FORMATS` of documents. `text`, `labels`,
-    `content`, `uid`, `split`, `weight` name columns; a table must have the first two named. A weight is a number above
-    0 for all labels of a row, or as many as it has labels, in a list or separated as they are. Labels are a list, or a
-    text split at `separator`: None guesses among ; | and , (the summary says how), "" takes the whole text as one
-    label.
+    `content`, `uid`, `split`, `weight`, `group` name columns; a table must have the first two named. A weight is a
+    number above 0 for all labels of a row, or as many as it has labels, in a list or separated as they are. Labels are
+    a list, or a text split at `separator`: None guesses among ; | and , (the summary says how), "" takes the whole
+    text as one label.
     Without a vocabulary a label's name is its title and its uid, or its uid is its URI where a format has both; so a
     label has the same uid in a later import with other labels. With one (`read_vocabulary`) a label is the concept
     that has its name or URI; others are counted and left out. Labels are sorted by uid.
     Rows of equal text are one text, with the labels of all and their weights added up, but for rows with a uid.
     Without a split column a text stays in the half where an earlier import to `out` has it; a new one is assigned by
-    its SHA-1 (`tasks.data.sources.train_test`). Labels without a training row are left out, as are test rows without
-    other labels; both are counted.
+    its SHA-1 (`tasks.data.sources.train_test`), those of a group together. Labels without a training row are left out,
+    as are test rows without other labels; both are counted.
     Raises UsageError for an invalid setting, ContractError with file and line of a bad row, and ProjectError for a file
     that is written to meanwhile.
     """
@@ -140,7 +144,8 @@ def import_file(path: Path, out: Path, *, text: str | None = None, labels: str |
         raise UsageError("a language is that of a vocabulary's names, and there is none", hint="--vocabulary FILE")
     recover(out)
     refuse_foreign(out)
-    given = {"text": text, "labels": labels, "content": content, "uid": uid, "split": split, "weight": weight}
+    given = {"text": text, "labels": labels, "content": content, "uid": uid, "split": split, "weight": weight,
+             "group": group}
     documents = find_documents(path, {role: name for role, name in given.items() if name is not None})
     sha256 = documents.digest()
     concepts = read_vocabulary(vocabulary, languages) if vocabulary else None
@@ -149,7 +154,7 @@ def import_file(path: Path, out: Path, *, text: str | None = None, labels: str |
         separator, reason = guess_separator(cells)
     else:
         reason = reason_of_given(separator, cells)
-    texts = ((row.text("uid"), row.text("text"), row.text("content")) for row in documents.rows())
+    texts = ((row.text("uid"), row.text("text"), row.text("content"), row.text("group")) for row in documents.rows())
     rule = SplitRule(0.0) if documents.splits else split_rule(out, test_fraction, texts, documents.uid_column)
     plan = _Plan(documents, uid is not None, separator, rule, concepts)
     collected = _collect(plan, test_fraction)
@@ -253,7 +258,8 @@ def _write(plan: _Plan, out: Path, collected: _Collected, sha256: str) -> dict[s
                          summed="weight" in plan.documents.columns)
     column = plan.documents.uid_column
     with raw_folder(out, name_and_constants(out) | ({UID: column} if column else {})) as folder:
-        with json_lines(folder / "trn.json.gz") as train, json_lines(folder / "tst.json.gz") as test:
+        grouped = lines(folder / GROUPS) if "group" in plan.documents.columns else nullcontext(None)
+        with json_lines(folder / "trn.json.gz") as train, json_lines(folder / "tst.json.gz") as test, grouped as group:
             for row, own in rows():
                 side = "test" if row.is_test else "train"
                 if (targets := joined.targets(row.text_key, own)) is None:
@@ -262,6 +268,8 @@ def _write(plan: _Plan, out: Path, collected: _Collected, sha256: str) -> dict[s
                     (test if row.is_test else train)(point(row.uid, row.title, row.content, targets))
                     counts[side] += 1
                     counts[f"positives_{side}"] += len(targets)
+                    if group and not row.is_test:
+                        group(row.group)
                     if row.is_test and key_of(row.title, row.content) in collected.trained:
                         counts["test_rows_with_a_text_of_train"] += 1
                 else:

@@ -13,7 +13,10 @@ from xcmodels.data.sorted_ids import unique_counts
 
 @dataclass(frozen=True)
 class Point:
-    """A usable row; uid: its number where it has none of its own (`has_uid`). labels: uid -> weight."""
+    """A usable row; uid: its number where it has none of its own (`has_uid`). labels: uid -> weight.
+
+    group: the name of its group, "" where it has none.
+    """
 
     where: str
     is_test: bool
@@ -22,6 +25,7 @@ class Point:
     title: str
     content: str
     labels: dict[str, float]
+    group: str
 
     @property
     def text_key(self) -> int | None:

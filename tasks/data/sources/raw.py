@@ -14,8 +14,10 @@ from tasks.data.sources.formats import FORMATS, RawFormat
 
 _EDGES = re.compile(r"(?P<anchor>.+)_(?:trn|tst|lbl)_X_Y\.(?:txt|npz)")
 _SIDES = {"train": "trn", "test": "tst", "label": "lbl"}
+GROUPS = "groups_train.txt"    # of each training query the name of its group, a blank line for none
 BROADER = "broader.tsv"   # a concept's uid, a tab, the uid of a broader one
 ABOUT = "dataset.json"    # optional facts: name, propensity constants, number of labels
+_OPTIONAL = {"groups.train": GROUPS, "broader": BROADER}
 # The papers' propensity constants (Jain et al., KDD 2016), by a word in the data set's name.
 _PROPENSITY = {"amazon": (0.6, 2.6), "wikipedia-500k": (0.5, 0.4), "": (0.55, 1.5)}
 
@@ -66,8 +68,9 @@ def describe(folder: Path) -> RawDataSet:
     for split in SPLITS:
         if (name := f"filter_labels_{split}.txt") in names:
             files[f"filters.{split}"] = folder / name
-    if BROADER in names:
-        files["broader"] = folder / BROADER
+    for table, name in _OPTIONAL.items():
+        if name in names:
+            files[table] = folder / name
     anchors = tuple(sorted({match["anchor"] for name in names if (match := _EDGES.fullmatch(name))}))
     for anchor in anchors:
         files |= _anchor_files(folder, names, anchor)
@@ -159,18 +162,19 @@ def _label_count(about: Mapping[str, object], folder: Path) -> int:
 
 def tables(data: RawDataSet) -> list[str]:
     """Return the names of all tables of a data set, including those without rows."""
-    return [table for group in groups(data) for table in tables_of(data, group)]
+    return [table for unit in units(data) for table in tables_of(data, unit)]
 
 
-def groups(data: RawDataSet) -> list[str]:
-    """Return the units of work, one per raw file (which may be absent), by the name of its main table."""
-    names = [*data.format.files, *(f"filters.{split}" for split in SPLITS), *(["broader"] * ("broader" in data.files))]
+def units(data: RawDataSet) -> list[str]:
+    """Return the units of reading, one per raw file (which may be absent), by the name of its main table."""
+    names = [*data.format.files, *(f"filters.{split}" for split in SPLITS)]
+    names += [table for table in _OPTIONAL if table in data.files]
     for anchor in data.anchors:
         names += [f"anchors.{anchor}", *(f"edges.{anchor}.{side}" for side in _SIDES)]
     return names
 
 
-def tables_of(data: RawDataSet, group: str) -> list[str]:
-    """Return the tables in one group: queries may come with their positives."""
-    kind, _, split = group.partition(".")
-    return [group, f"positives.{split}"] if kind == "queries" and data.format.positives_inside else [group]
+def tables_of(data: RawDataSet, unit: str) -> list[str]:
+    """Return the tables of one unit: queries may come with their positives."""
+    kind, _, split = unit.partition(".")
+    return [unit, f"positives.{split}"] if kind == "queries" and data.format.positives_inside else [unit]

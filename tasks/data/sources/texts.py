@@ -103,6 +103,22 @@ def plain_texts(lines: Lines, file: str, size: int, table: str) -> Iterator[Tabl
     yield from buffer.rest()
 
 
+def groups_of(path: Path, size: int, table: str, queries: Ids, sha256: str = "") -> Iterator[TablePart]:
+    """Yield shards of the queries' groups, from a line with the name of its group for each query, blank for none.
+
+    Raises ContractError where there are more or fewer lines than queries.
+    """
+    buffer, number = ShardBuffer(table, path.name, size), 0
+    for number, line in text_lines(path, sha256=sha256):
+        if name := clean(line):
+            buffer.add(number - 1, name, number)
+        yield from buffer.full()
+    if number != queries.count:
+        raise ContractError(f"it has {plural(number, 'line')}, and {queries.file} {queries.count}", where=path.name,
+                            hint="write a line for each query, a blank one where it has no group")
+    yield from buffer.rest()
+
+
 def broader_pairs(path: Path, size: int, table: str, sha256: str = "") -> Iterator[TablePart]:
     """Yield shards of the broader relation, from lines of a concept's uid, a tab, and the uid of a broader one.
 

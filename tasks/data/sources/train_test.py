@@ -13,6 +13,7 @@ import numpy as np
 from data_contracts.errors import ContractError, ProjectError
 from tasks.data.sources.files import text_lines
 from tasks.data.sources.writing import ours
+from xcmodels.data.groups import bound
 
 UID = "uid_column"    # in dataset.json: the column with the uids, where they are not line numbers
 
@@ -33,37 +34,39 @@ def _key(text: str) -> int:
 
 @dataclass(frozen=True)
 class SplitRule:
-    """The rule that assigns a text to train or test, independent of its uid and of texts but its other spellings.
+    """The rule that assigns a text to train or test, independent of its uid and of texts that it is not bound to.
 
     share: the share of new texts for testing; a larger one only moves texts from train to test, a smaller one only the
-    other way. before: whether a text of an earlier import is for testing, by `key_of`. spellings: key of each text that
-    differs from another in case or white space alone -> that of their folded form, in whose half all of them are.
+    other way. before: whether a text of an earlier import is for testing, by `key_of`. bound: key of each text that a
+    group, or a difference in case or white space alone, binds to others -> the key that draws the half of all of them.
     """
 
     share: float
     before: dict[int, bool] = field(default_factory=dict)
-    spellings: dict[int, int] = field(default_factory=dict)
+    bound: dict[int, int] = field(default_factory=dict)
 
     def is_test(self, title: str, content: str) -> bool:
         """Return whether a text is for testing."""
         key = key_of(title, content)
-        key = self.spellings.get(key, key)
+        key = self.bound.get(key, key)
         return self.before.get(key, (key >> 32) / 2**32 < self.share)
 
 
-def split_rule(out: Path, share: float, rows: Iterable[tuple[str, str, str]],
+def split_rule(out: Path, share: float, rows: Iterable[tuple[str, str, str, str]],
                uid_column: str | None) -> SplitRule:
     """Return the rule for an import to `out`: a text stays in the half where an earlier import to `out` has it.
 
     A text that was edited since stays, too, if its uid is known; where several rows have the text, it is for testing if
-    all of them were, as are the spellings of a text. rows: uid, title and content; 16 bytes of each are kept meanwhile.
+    all of them were, as are texts that are bound. rows: uid, title, content and group, "" for none; 24 bytes of each
+    are kept meanwhile.
     Raises ContractError where the earlier import is damaged.
     """
-    keys, folds = array("Q"), array("Q")
+    keys, folds, groups = array("Q"), array("Q"), array("Q")
 
-    def noted_key(title: str, content: str) -> int:
+    def noted_key(title: str, content: str, group: str = "") -> int:
         keys.append(key_of(title, content))
         folds.append(folded_key(title, content))
+        groups.append(_key(f"group {group}") if group else 0)
         return keys[-1]
 
     about = ours(out)
@@ -76,23 +79,35 @@ def split_rule(out: Path, share: float, rows: Iterable[tuple[str, str, str]],
                 if uid_column and about.get(UID):
                     uids[_key(row["uid"])] = is_test
     edited: dict[int, bool] = {}
-    for uid, title, content in rows:
-        key = noted_key(title, content)
+    for uid, title, content, group in rows:
+        key = noted_key(title, content, group)
         if (was_test := uids.get(_key(uid)) if uids else None) is not None and key not in texts:
             edited[key] = edited.get(key, True) and was_test
-    before, spellings, folded = texts | edited, _spellings(keys, folds), dict[int, bool]()
-    for key, fold in spellings.items():
+    before, drawn_by, drawn = texts | edited, _drawn_by(keys, folds, groups), dict[int, bool]()
+    for key, common in drawn_by.items():
         if key in before:
-            folded[fold] = folded.get(fold, True) and before[key]
-    return SplitRule(share, before | folded, spellings)
+            drawn[common] = drawn.get(common, True) and before[key]
+    return SplitRule(share, before | drawn, drawn_by)
 
 
-def _spellings(keys: "array[int]", folds: "array[int]") -> dict[int, int]:
-    """Return key -> folded key of the texts of which there is another spelling."""
+def _drawn_by(keys: "array[int]", folds: "array[int]", groups: "array[int]") -> dict[int, int]:
+    """Return, by the key of each text that has another spelling or a group, the key that draws it and all bound to it.
+
+    That is the lowest key of their groups, or else the key of their folded form.
+    """
+    folded, fold = np.unique(np.asarray(folds), return_inverse=True)
+    names, group = np.unique(np.asarray(groups), return_inverse=True)
+    grouped = np.asarray(groups) > 0
+    part = bound(fold, np.where(grouped, group, -1))
+    common, lowest = (np.full(len(folded), np.iinfo(np.uint64).max) for _ in range(2))
+    np.minimum.at(common, part, folded[fold])
+    np.minimum.at(lowest, part[grouped], names[group[grouped]])
+    has_group = lowest < np.iinfo(np.uint64).max
+    common[has_group] = lowest[has_group]
     texts, first = np.unique(np.asarray(keys), return_index=True)
-    _, place, counts = np.unique(np.asarray(folds)[first], return_inverse=True, return_counts=True)
-    several = counts[place] > 1
-    return dict(zip(texts[several].tolist(), np.asarray(folds)[first][several].tolist(), strict=True))
+    part = part[first]
+    chosen = ((np.bincount(part, minlength=len(folded)) > 1) | has_group)[part]
+    return dict(zip(texts[chosen].tolist(), common[part[chosen]].tolist(), strict=True))
 
 
 def _points(path: Path) -> Iterable[dict[str, Any]]:

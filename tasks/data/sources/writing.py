@@ -110,10 +110,17 @@ def _text_file(path: Path) -> Iterator[Any]:
 
 
 @contextmanager
+def lines(path: Path) -> Iterator[Callable[[str], None]]:
+    """Yield a function that writes one line."""
+    with _text_file(path) as stream:
+        yield lambda text: stream.write(text.encode() + b"\n")
+
+
+@contextmanager
 def json_lines(path: Path) -> Iterator[Callable[[Mapping[str, Any]], None]]:
     """Yield a function that writes one JSON object per line."""
-    with _text_file(path) as stream:
-        yield lambda row: stream.write(_json(row).encode() + b"\n")
+    with lines(path) as write:
+        yield lambda row: write(_json(row))
 
 
 def write_json_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
@@ -141,9 +148,9 @@ def point(uid: str, title: str, content: str, targets: Sequence[int] | Mapping[i
 def write_lines(path: Path, texts: Iterable[str]) -> int:
     """Write one text per line, and return how many."""
     count = 0
-    with _text_file(path) as stream:
+    with lines(path) as write:
         for text in texts:
-            stream.write(text.encode() + b"\n")
+            write(text)
             count += 1
     return count
 
