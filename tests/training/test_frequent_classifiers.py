@@ -146,7 +146,7 @@ def test_of_many_texts_a_sample_stands_for_all_but_a_labels_own(corpus, words, m
             return super().fit(texts, relevant, sample_weight=sample_weight)
 
     monkeypatch.setattr(frequent_training, "MAX_TEXTS", size)
-    monkeypatch.setattr(frequent_training, "LinearSVC", RecordedSVC)
+    monkeypatch.setattr("sklearn.svm.LinearSVC", RecordedSVC)
     first, second, other = (train_frequent(words, LEAST, seed) for seed in (0, 0, 1))
     counts, n = counts_of(corpus), len(corpus.training_rows())
     assert first.labels.tolist() == np.flatnonzero(counts >= LEAST).tolist()

@@ -1,5 +1,6 @@
 """What commands decide from what they are given, without a home or a server."""
 
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ from flows.cli.commands.registry import _why, promote
 from flows.cli.commands.stack import _kept
 from flows.cli.config_file import GIVEN
 from flows.config import HOME, Ports
+from tests.conftest import ROOT
 
 
 def test_a_part_that_has_ended_starts_again_at_its_port_unless_another_is_asked_for(monkeypatch):
@@ -76,3 +78,10 @@ def test_data_is_not_written_to_a_folder_called_as_an_address_begins(tmp_path, m
     with pytest.raises(UsageError, match=f"^{address} is an address, and `xc data` reads and writes files of"):
         call()
     assert not list(tmp_path.iterdir())
+
+
+def test_a_command_that_trains_nothing_does_not_wait_for_what_only_training_uses():
+    code = ("import sys\nimport tasks.plan\n"
+            "print(*{'sklearn', 'pandas', 'scipy.stats', 'scipy.optimize'} & sys.modules.keys())")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert not done.stdout.strip()

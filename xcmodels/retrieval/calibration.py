@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import minimize
 from scipy.special import expit
 
 from xcmodels.checks import Unusable
@@ -100,6 +99,8 @@ def fit(scores: np.ndarray, right: np.ndarray, queries: int) -> Calibration:
     The targets are Platt's (1999), (n+ + 1) / (n+ + 2) and 1 / (n- + 2), so that few answers make no certainty. Beside
     the loss stands STIFFNESS / 2 times the sum of the squared changes of slope, in log-odds per standard deviation.
     """
+    from scipy.optimize import minimize  # a third of a second, which a server and a command need not wait for
+
     if not len(scores):
         return UNKNOWN
     scores, hits = scores.astype(np.float64), int(right.sum())

@@ -5,7 +5,6 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import scipy.sparse as sp
 import torch
-from sklearn.svm import LinearSVC
 from threadpoolctl import threadpool_limits
 
 from xcmodels.data import seeds
@@ -27,6 +26,8 @@ def train_frequent(words: CorpusWords, least: int, seed: int) -> FrequentClassif
     (Parabel, Prabhu et al., 2018): its negatives are all texts of which it is no positive and no filter pair, of many
     texts a sample, weighed as all of them. A label without a negative has none. Words are those that two texts have.
     """
+    from sklearn.svm import LinearSVC  # brings pandas and scipy.stats, a second of each command that trains nothing
+
     corpus = words.corpus
     rows = np.union1d(corpus.training_rows(), corpus.rejected_rows())
     sample = rows

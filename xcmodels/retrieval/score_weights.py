@@ -4,7 +4,6 @@ What a score is worth differs between data sets, and few validation queries do n
 """
 
 import numpy as np
-from scipy.optimize import minimize, minimize_scalar
 
 PULL = 0.1           # L2 penalty towards the weights before
 SCALES = 0.1, 50.0   # of the softmax's logits over the weighted sum, between which it is found
@@ -47,6 +46,8 @@ def fit_weights(scores: np.ndarray, rows: np.ndarray, relevant: np.ndarray, gain
 
     The scale of the logits is that which suits the weights `before`, so that only their proportions are fitted.
     """
+    from scipy.optimize import minimize, minimize_scalar
+
     if not relevant.any():
         return before
     loss = DecoupledSoftmax(scores, rows, relevant, gains)
