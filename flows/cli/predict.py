@@ -99,7 +99,8 @@ def queries(source: str, columns: Mapping[str, str], lists: list[str]) -> Iterat
 
     Plain lines that look like lists of texts are added to `lists`. Warns at the end where only some rows have a uid.
     """
-    from tasks.data.sources.tabular import Layout, read_rows
+    from tasks.data.sources.columns import Layout
+    from tasks.data.sources.tabular import read_rows
 
     names: dict[str, Sequence[str]] = {"uid": ("uid",), "text": ("text", "title"), "content": ("content",)}
     layout = Layout(names | {role: (name,) for role, name in columns.items()}, required=("text", *columns),

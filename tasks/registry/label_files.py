@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from data_contracts.errors import ContractError, UsageError
-from tasks.data.sources.tabular import Layout, read_rows
+from tasks.data.sources.columns import Layout
+from tasks.data.sources.tabular import read_rows
 
 LONGEST = 1 << 16    # characters of a text
 _COLUMNS = {"uid": ("uid",), "text": ("text", "title"), "content": ("content",)}

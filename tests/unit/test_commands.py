@@ -9,7 +9,7 @@ import pytest
 
 from data_contracts.errors import UsageError
 from flows.cli.app import _explained, _room_for_boxes
-from flows.cli.commands.data import import_, wordnet
+from flows.cli.commands.data import _print_counts, import_, wordnet
 from flows.cli.commands.registry import _why, promote
 from flows.cli.commands.stack import _kept
 from flows.cli.config_file import GIVEN
@@ -78,6 +78,14 @@ def test_data_is_not_written_to_a_folder_called_as_an_address_begins(tmp_path, m
     with pytest.raises(UsageError, match=f"^{address} is an address, and `xc data` reads and writes files of"):
         call()
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("shared", "next_"), [
+    (1, "next: xc run --data t"), (2, "next: another split, or, where texts may be in both halves, xc run --data t "
+                                      "--set prepare.leak_share=1")])
+def test_an_import_names_no_run_that_its_data_would_not_pass(capsys, shared, next_):
+    _print_counts(Path("t"), {"test": 100, "test_rows_with_a_text_of_train": shared})
+    assert capsys.readouterr().err.splitlines()[-1] == next_
 
 
 def test_a_command_that_trains_nothing_does_not_wait_for_what_only_training_uses():

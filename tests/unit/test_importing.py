@@ -212,6 +212,9 @@ def test_a_draw_without_test_rows_is_told(tmp_path: Path):
     with pytest.raises(ContractError, match=r"none of the usable rows of a.jsonl was drawn .* share of 0.2\nhint"):
         import_file(file, tmp_path / "out", text="t", labels="l", uid="u")
     assert import_file(file, tmp_path / "out", text="t", labels="l", uid="u", test_fraction=0)["test"] == 0
+    write(tmp_path, "same.jsonl", [{"t": "text", "l": ["x"]}, {"t": "text", "l": ["y"]}])
+    with pytest.raises(ContractError, match="all have the same text: add others"):
+        import_file(tmp_path / "same.jsonl", tmp_path / "out", text="t", labels="l")
 
 
 def test_invalid_settings(table: Path, tmp_path: Path):

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_contracts.errors import ContractError, UsageError
-from tasks.data.sources.tabular import Layout, read_rows
+from tasks.data.sources.columns import Layout
+from tasks.data.sources.tabular import read_rows
 from tasks.registry.label_files import ADD
 from xcmodels.data.text import clean
 
@@ -63,6 +64,7 @@ def test_files_of_older_programs_are_read_back(tmp_path_factory, rows):
 @pytest.mark.parametrize(("name", "data"), [
     ("a.csv", written([("uid", "text"), *ROWS])), ("a.csv", written([("UID", " Title "), *ROWS], delimiter=";")),
     ("a.csv", written([("uid", "text", "more"), *[(*row, "") for row in ROWS]], quoting=csv.QUOTE_ALL)),
+    ("a.csv", written([("uid", "text"), *ROWS], delimiter="|")),
     ("a.csv", "sep=;\r\n" + written([("uid", "text"), *ROWS], delimiter=";")),
     ("a.csv", written([("uid", "text"), *ROWS], lineterminator="\r")),
     ("a.csv", 'uid, text\nx:1, "Käse, würzig"\nx;2, "ein ""Wolf"""\n'),
@@ -71,7 +73,8 @@ def test_files_of_older_programs_are_read_back(tmp_path_factory, rows):
     ("a.csv", gzip.compress(written([("uid", "text"), *ROWS]).encode())),
     ("a.jsonl", "".join(json.dumps({"uid": uid, "title": text, "target_ind": []}) + "\n\n" for uid, text in ROWS)),
     ("a.txt", "".join(json.dumps({"text": text, "uid": uid}, ensure_ascii=False) + "\n" for uid, text in ROWS))],
-    ids=["csv", "semicolons", "quoted", "sep", "old Mac", "by hand", "tsv", "gz", "gz unsaid", "jsonl", "json in txt"])
+    ids=["csv", "semicolons", "quoted", "bars", "sep", "old Mac", "by hand", "tsv", "gz", "gz unsaid",
+         "jsonl", "json in txt"])
 def test_forms(tmp_path, name, data):
     assert read(tmp_path / name, data) == ROWS
 

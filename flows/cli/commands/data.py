@@ -69,4 +69,9 @@ def _check(folder: Path, *sources: Path | None) -> None:
 def _print_counts(folder: Path, counts: dict[str, Any]) -> None:
     for name, value in counts.items():
         print(f"{name:<24} {value:,}" if isinstance(value, int) else f"{name:<24} {value}", file=sys.stderr)
-    print(f"next: xc run --data {shlex.quote(str(folder))}", file=sys.stderr)
+    from data_contracts.findings import Thresholds
+
+    command = f"xc run --data {shlex.quote(str(folder))}"
+    if counts.get("test_rows_with_a_text_of_train", 0) > Thresholds.leak_share * counts.get("test", 0):
+        command = f"another split, or, where texts may be in both halves, {command} --set prepare.leak_share=1"
+    print(f"next: {command}", file=sys.stderr)

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from data_contracts.errors import ContractError
+from tasks.data.sources.columns import Layout, Row
+from tasks.data.sources.delimited import LOOKED_AT
 from tasks.data.sources.files import text_lines
-from tasks.data.sources.tabular import LOOKED_AT, Layout, Row, file_kind, read_rows
+from tasks.data.sources.tabular import file_kind, read_rows
 
 _URI = re.compile(r"<[^<>\s]+>|[A-Za-z][A-Za-z0-9+.-]*:\S+")
 _SUBJECTS = (".tsv", ".key")    # ends of the files that hold a full text's subjects

@@ -8,8 +8,9 @@ from pathlib import Path
 from data_contracts.errors import UsageError
 from tasks.core.files import file_digest
 from tasks.data.sources import annif, huggingface, marc
+from tasks.data.sources.columns import Layout, Row
 from tasks.data.sources.skos import FORMS as VOCABULARIES
-from tasks.data.sources.tabular import KINDS, Layout, Row, file_kind, read_rows
+from tasks.data.sources.tabular import KINDS, file_kind, read_rows
 
 Columns = Mapping[str, Sequence[str]]    # role -> the possible names of its column
 

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from data_contracts.errors import ContractError
-from tasks.data.sources.tabular import Layout, Row, required_columns
+from tasks.data.sources.columns import Layout, Row, required_columns
 
 _SPLITS, _STATE, _INFO = "dataset_dict.json", "state.json", "dataset_info.json"
 

@@ -15,13 +15,13 @@ from typing import Any
 from data_contracts.errors import ContractError, UsageError
 from tasks.core.wording import plural
 from tasks.data.sources.annif import is_uri
+from tasks.data.sources.columns import Row
 from tasks.data.sources.documents import Documents, find_documents
 from tasks.data.sources.files import refuse_other
 from tasks.data.sources.joining import JoinedTexts
 from tasks.data.sources.label_cells import guess_separator, label_names, reason_of_given, weigh
 from tasks.data.sources.points import Point, refuse_same_uids
 from tasks.data.sources.raw import BROADER, GROUPS
-from tasks.data.sources.tabular import Row
 from tasks.data.sources.train_test import UID, SplitRule, key_of, split_rule
 from tasks.data.sources.vocabulary import Vocabulary, read_vocabulary, write_broader, write_graphs
 from tasks.data.sources.writing import (
@@ -188,7 +188,9 @@ def _collect(plan: _Plan, test_fraction: float) -> _Collected:
     if test_fraction and not splits and not collected.test:
         # for example a file that is the training part of a split by the same rule
         raise ContractError(f"none of the usable rows of {path.name} was drawn for testing with a share of "
-                            f"{test_fraction}", where=str(path), hint="raise --test, or name a column: --split COLUMN")
+                            f"{test_fraction}", where=str(path),
+                            hint="all have the same text: add others, or check that --text names the right column"
+                            if len(set(collected.texts)) == 1 else "raise --test, or name a column: --split COLUMN")
     if (splits or test_fraction) and collected.test.isdisjoint(collected.train):
         raise ContractError("no row for testing has a label that a row for training has" if collected.test else
                             "no row is for testing", where=str(path),

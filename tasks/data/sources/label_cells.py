@@ -10,7 +10,7 @@ import numpy as np
 from data_contracts.errors import ContractError
 from data_contracts.schemas import FLOAT32_MAX
 from tasks.core.wording import plural
-from tasks.data.sources.tabular import Row, plain
+from tasks.data.sources.columns import Row, plain
 
 SEPARATORS = (";", "|", ",")
 _LOOKED_AT = 10_000  # label cells from which the separator is guessed

@@ -13,7 +13,8 @@ from typing import Any, BinaryIO, cast
 from xml.etree.ElementTree import Element, ParseError, iterparse
 
 from data_contracts.errors import ContractError, UsageError
-from tasks.data.sources.tabular import Row, file_kind
+from tasks.data.sources.columns import Row
+from tasks.data.sources.tabular import file_kind
 
 # A record: tag and value of each control field, tag and (code, value) of each subfield of the others.
 Fields = list[tuple[str, str | list[tuple[str, str]]]]

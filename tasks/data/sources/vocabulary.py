@@ -8,9 +8,10 @@ from pathlib import Path
 
 from data_contracts.errors import ContractError, UsageError
 from tasks.data.sources.annif import bare_uri, is_uri
+from tasks.data.sources.columns import Layout
 from tasks.data.sources.files import text_lines
 from tasks.data.sources.skos import FORMS, Terms, read_skos
-from tasks.data.sources.tabular import Layout, file_kind, read_rows
+from tasks.data.sources.tabular import file_kind, read_rows
 from tasks.data.sources.writing import write_lines, write_sparse
 from xcmodels.data.text import clean
 
