@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from tests.support.toy import toy_corpus
-from xcmodels.data.corpus import Corpus
+from xcmodels.data.corpus import Corpus, Ragged, Side
 from xcmodels.data.tokens import Tokens
 from xcmodels.retrieval import label_names
 from xcmodels.retrieval.label_names import LabelNames, shares
@@ -56,6 +56,15 @@ def test_a_token_that_no_training_query_has_counts_as_the_rarest_and_a_content_n
     idf = np.array([0, 0.5, 2, 0, 1], np.float32)
     made = shares(Lexicon(idf), tokens(([2, 3, 1, 1], [4]), ([], [4, 2]), ([3], []))).toarray()
     assert made == pytest.approx(np.array([[0, .5 / 4.5, 2 / 4.5, 2 / 4.5, 0], [0] * 5, [0, 0, 0, 1, 0]]))
+
+
+def test_a_token_that_every_training_query_has_does_not_count():
+    """Its idf is 0, as that of a token that none has."""
+    queries = tokens(([2, 1], []), ([2], [3]), ([3], [2]))
+    side = Side(Ragged(queries.offsets.numpy(), queries.ids.numpy()), queries.titles.numpy())
+    labels = Side(Ragged(np.array([0, 2, 4]), np.array([2, 1, 2, 4])), np.full(2, 2))
+    names = LabelNames.of(make_lexicon(side, 5), labels)
+    assert names.scores(queries, np.repeat(np.arange(3), 2), np.tile(np.arange(2), 3)).tolist() == [1, 0, 0, 0, 0, 0]
 
 
 def test_new_labels_have_their_names_and_all_of_them_are_read_back(corpus, lexicon, tmp_path):

@@ -68,12 +68,13 @@ class LabelNames:
 def shares(lexicon: Lexicon, labels: Tokens) -> sp.csr_array:
     """Return what share of its name's idf each of a label's title tokens has, (n, words) float32.
 
-    A token that no training query has counts as the rarest of those that one has.
+    A token that no training query has counts as the rarest of those that one has, one that all have not at all.
     """
     width, titled = len(lexicon.idf), labels.fields()[0].numpy()
     row = np.repeat(np.arange(len(labels)), labels.titles.numpy())
     row, token = np.divmod(unique(row * width + labels.ids.numpy()[titled]), width)
-    idf = np.where(lexicon.idf[token] > 0, lexicon.idf[token], lexicon.idf.max())
+    idf = lexicon.idf[token]
+    idf = np.where((idf > 0) | np.signbit(idf), idf, lexicon.idf.max())
     bounds = np.searchsorted(row, np.arange(len(labels) + 1))
     names = heaviest(sp.csr_array((idf, token, bounds), shape=(len(labels), width)), MAX_TOKENS)
     row = np.repeat(np.arange(len(labels)), np.diff(names.indptr))

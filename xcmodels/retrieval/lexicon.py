@@ -41,7 +41,10 @@ ReadTexts = Tokens | TextWords    # texts as their tokens, or as the words that 
 
 @dataclass(frozen=True)
 class Lexicon:
-    """The idf of words: log((n + 1) / (df + 1)) over the training queries, 0 where none of them has the word."""
+    """The idf of words: log((n + 1) / (df + 1)) over the training queries, 0 where none of them has the word.
+
+    It is -0.0 where all of them have it, which counts as 0 but tells it from an unknown word.
+    """
 
     idf: np.ndarray    # (vocabulary + BIGRAM_BUCKETS,) float32: tokens, then bigrams
 
@@ -110,4 +113,5 @@ def make_lexicon(side: Side, vocabulary: int) -> Lexicon:
     for start in range(0, len(rows), CHUNK):
         row, word = words_of(side.tokens(rows[start:start + CHUNK]), vocabulary)
         df += np.bincount(unique(row * width + word) % width, minlength=width)
-    return Lexicon(np.where(df > 0, np.log((len(rows) + 1) / (df + 1)), 0).astype(np.float32))
+    idf = np.where(df > 0, np.log((len(rows) + 1) / (df + 1)), 0)
+    return Lexicon(np.where((df > 0) & (df == len(rows)), -0.0, idf).astype(np.float32))
