@@ -190,6 +190,19 @@ def test_a_label_of_every_text_has_none(corpus):
     assert train_frequent(CorpusWords(of), LEAST, 0).labels.tolist() == [9]
 
 
+def test_a_label_of_every_text_of_the_sample_has_none(corpus, monkeypatch):
+    """LIBLINEAR refuses texts of one kind."""
+    of, last = copy(corpus), int(corpus.training_rows()[-1])
+    of.filters = {**corpus.filters, "train": corpus.filters["train"].less(np.array([0]))}
+    pairs = {(row, label) for row in range(len(corpus.train_positives)) for label in corpus.train_positives[row]}
+    pairs = pairs - {(last, 0)} | {(row, 0) for row in range(len(corpus.train_positives)) if row != last} | {(last, 1)}
+    vars(of)["train_positives"] = Ragged.of_pairs(*np.array(sorted(pairs)).T, len(corpus.train_positives))
+    words = CorpusWords(of)
+    assert 0 in train_frequent(words, LEAST, 0).labels
+    monkeypatch.setattr(frequent_training, "MAX_TEXTS", 20)
+    assert 0 not in (made := train_frequent(words, LEAST, 0)).labels and len(made.labels)
+
+
 def test_texts_that_share_no_word_have_none(words, monkeypatch):
     monkeypatch.setattr(words, "queries", 0 * words.queries)
     words.queries.eliminate_zeros()

@@ -24,7 +24,7 @@ def train_frequent(words: CorpusWords, least: int, seed: int) -> FrequentClassif
 
     Each is a linear support vector machine with squared hinge loss (LIBLINEAR), as the nodes of sparse linear trees are
     (Parabel, Prabhu et al., 2018): its negatives are all texts of which it is no positive and no filter pair, of many
-    texts a sample, weighed as all of them. A label without a negative has none. Words are those that two texts have.
+    texts a sample, weighed as all of them. A label without a negative there has none. Words are those that two have.
     """
     from sklearn.svm import LinearSVC  # brings pandas and scipy.stats, a second of each command that trains nothing
 
@@ -39,7 +39,9 @@ def train_frequent(words: CorpusWords, least: int, seed: int) -> FrequentClassif
     texts = words.queries[sample]
     shared = np.flatnonzero(np.bincount(texts.indices, minlength=texts.shape[1]) > 1)
     counts = np.diff(positives.indptr)
-    has_both = (counts > 0) & (counts + np.diff(filtered.indptr) < len(rows))
+    negatives = len(sample) - sum(np.diff(_by_label(corpus, pairs, sample).indptr) for pairs in (
+        corpus.train_positives, corpus.filters["train"]))
+    has_both = (counts > 0) & (negatives > 0)
     labels = np.flatnonzero(has_both & (counts >= least * max(1, len(rows) / COUNTED_AMONG)) & (len(shared) > 0))
     labels = np.sort(labels[np.argsort(-counts[labels], kind="stable")[:MAX_LABELS]])
     features = sp.csr_matrix(texts[:, shared].astype(np.float64))
