@@ -179,9 +179,10 @@ def test_the_first_bias_expects_as_many_labels_as_there_are(spread, weight):
     assert expected == pytest.approx(positives.mean(), rel=1e-3)
 
 
-@pytest.mark.parametrize("start", ["label", "random"])
-def test_training_begins_at_the_prior(corpus, start):
-    stage = AstraStage(replace(ASTRA, start=start))
+@pytest.mark.parametrize(("start", "dim"), [("label", 0), ("random", 0), ("label", 8)])
+def test_training_begins_at_the_prior(corpus, start, dim):
+    """A bottleneck's vectors are not of unit length."""
+    stage = AstraStage(replace(ASTRA, start=start, dim=dim))
     model = stage.build(corpus, {})
     stage.begin(model, corpus, None)
     batch = stage.batch(corpus, stage.rounds[0], Mined(), corpus.training_rows(), seeds.generator(0, "prior"))

@@ -143,8 +143,16 @@ class AstraStage(Stage[OneVsAll]):
         rows = np.sort(rng.choice(rows, min(PRIOR_QUERIES, len(rows)), replace=False))
         labels = np.sort(rng.choice(n, min(PRIOR_LABELS, n), replace=False))
         classifiers = model.labels.read(torch.from_numpy(labels).to(model.labels.weight.device)).cpu().numpy()
-        scores = encode_all(model.encoder, corpus.sides["train"], QUERY, rows) @ classifiers.T
+        scores = self._start_vectors(model, corpus, rows) @ classifiers.T
         return prior_bias(self.config.scale * scores, n / len(labels), corpus.train_positives.subset(rows).lengths)
+
+    @torch.no_grad()
+    def _start_vectors(self, model: OneVsAll, corpus: Corpus, rows: np.ndarray) -> np.ndarray:
+        """Return the vectors of training rows (n, d) as the loss has them before its first step."""
+        if self.config.pretrained or not (self.config.dim or self.config.encoder.kind == "both"):    # at unit length
+            return encode_all(model.encoder, corpus.sides["train"], QUERY, rows)
+        tokens = corpus.sides["train"].tokens(rows).to(model.scale.device)
+        return model.eval().queries(Batch({"queries": BatchSide(torch.from_numpy(rows), tokens)}, {})).cpu().numpy()
 
     def batch(self, corpus: Corpus, round_: Round, mined: Mined, rows: np.ndarray, rng: np.random.Generator) -> Batch:
         """Return queries against their own labels and labels shared by the batch, or against every label."""
