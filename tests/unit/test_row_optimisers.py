@@ -65,14 +65,15 @@ def test_equals_a_loop_over_rows(kind):
                                atol=1e-12)
 
 
-@pytest.mark.parametrize(("kind", "full"), [(RowwiseAdam, RowAdam), (RowwiseSGD, RowSGD)])
+@pytest.mark.parametrize(("kind", "full"), [(RowwiseAdam, RowAdam), (RowwiseSGD, RowSGD), (
+    partial(RowwiseSGD, momentum=0.99), partial(RowSGD, momentum=0.99))])
 def test_equal_gradients_move_a_row_as_full_moments_do(kind, full):
-    """So learning rates are those of the full optimisers, for rows that move once or three hundred times."""
+    """So learning rates are those of the full optimisers, for rows that move once or four hundred times."""
     ends = []
     for each in (kind, full):
         table = RowTable(torch.zeros(3, 4, dtype=torch.float64)).train()
         optimiser = each(table)
-        for step in range(300):
+        for step in range(400):
             ids = torch.tensor([0, 1, 2][:3 if step == 7 else 2 if step % 10 == 0 else 1])
             optimiser.begin(0.01)
             optimiser.update(ids, torch.full((len(ids), 4), 0.3, dtype=torch.float64))

@@ -187,7 +187,8 @@ class RowwiseSGD(RowSGD):
     moments = ("touches",)
 
     def _build_moments(self) -> None:
-        self.touches = _counts(self.table, torch.uint8)    # to 255: 0.9^255 is 0 in all digits that matter
+        short = self.momentum**255 < 1e-6    # to 255: 0.9^255 is 0 in all digits that matter, 0.99^255 is not
+        self.touches = _counts(self.table, torch.uint8 if short else torch.int32)
 
     def _velocity(self, ids: torch.Tensor, gradients: torch.Tensor) -> torch.Tensor:
         share = _share(self.momentum, _touch(self.touches, ids)).to(gradients.dtype)
