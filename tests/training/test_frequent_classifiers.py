@@ -111,6 +111,26 @@ def test_a_text_that_rejected_a_label_is_its_negative_though_it_has_no_other(cor
     assert after < before
 
 
+def test_a_text_that_rejected_a_label_says_nothing_of_the_others(corpus):
+    """A label that no reviewer named was not judged."""
+    of, without = copy(corpus), copy(corpus)
+    label, other = np.argsort(-counts_of(corpus))[:2].tolist()
+    texts = np.array([row for row in corpus.training_rows() if other in corpus.train_positives[int(row)]
+                      and label not in corpus.train_positives[int(row)]][:8])
+    pairs = [(row, each) for row in range(len(corpus.train_positives)) if row not in texts
+             for each in corpus.train_positives[row]]
+    for made in (of, without):
+        vars(made)["train_positives"] = Ragged.of_pairs(*np.array(pairs).T, len(corpus.train_positives))
+    of.rejected = Ragged.of_pairs(texts, np.full(len(texts), label), len(corpus.sides["train"]))
+    rows, tokens = np.arange(len(texts)), corpus.sides["train"].tokens(texts)
+    after, before = (train_frequent(CorpusWords(each), LEAST, 0) for each in (of, without))
+    scores = {each: [made.scores(tokens, rows, np.full(len(rows), each)) for made in (after, before)]
+              for each in before.labels.tolist()}
+    assert (scores[label][0] < scores[label][1]).all()
+    for each in set(scores) - {label}:
+        assert scores[each][0] == pytest.approx(scores[each][1], abs=0.1), "the texts add words that two texts have"
+
+
 @pytest.mark.parametrize("chunk", [7, 1000])
 def test_scores_are_sigmoids_of_margins_and_none_without_a_classifier(corpus, words, made, monkeypatch, chunk):
     monkeypatch.setattr(frequent_classifiers, "CHUNK", chunk)

@@ -24,30 +24,33 @@ def train_frequent(words: CorpusWords, least: int, seed: int) -> FrequentClassif
 
     Each is a linear support vector machine with squared hinge loss (LIBLINEAR), as the nodes of sparse linear trees are
     (Parabel, Prabhu et al., 2018): its negatives are all texts of which it is no positive and no filter pair, of many
-    texts a sample, weighed as all of them. A label without a negative there has none. Words are those that two have.
+    texts a sample, weighed as all of them; a text without positives is one of its rejected labels alone. A label
+    without a negative there has none. Words are those that two texts have.
     """
     from sklearn.svm import LinearSVC  # brings pandas and scipy.stats, a second of each command that trains nothing
 
-    corpus = words.corpus
-    rows = np.union1d(corpus.training_rows(), corpus.rejected_rows())
-    sample = rows
+    corpus, labelled = words.corpus, words.corpus.training_rows()
+    rows = np.union1d(labelled, corpus.rejected_rows())
+    sample, bare = rows, np.setdiff1d(rows, labelled)    # bare: of these texts only the rejected labels are known
     if len(rows) > MAX_TEXTS:
         sample = np.sort(seeds.generator(seed, "frequent labels").permutation(rows)[:MAX_TEXTS])
     weights = None if corpus.train_weights is None else corpus.train_weights.take(rows)[0]
     positives = _by_label(corpus, corpus.train_positives, rows, weights)
-    filtered = _by_label(corpus, corpus.filters["train"], rows)
+    filtered, rejected = (_by_label(corpus, pairs, rows) for pairs in (corpus.filters["train"], corpus.rejected))
     texts = words.queries[sample]
     shared = np.flatnonzero(np.bincount(texts.indices, minlength=texts.shape[1]) > 1)
     counts = np.diff(positives.indptr)
-    negatives = len(sample) - sum(np.diff(_by_label(corpus, pairs, sample).indptr) for pairs in (
+    drawn_labelled, drawn_bare = np.intersect1d(sample, labelled), np.intersect1d(sample, bare)
+    known = sum(np.diff(_by_label(corpus, pairs, drawn_labelled).indptr) for pairs in (
         corpus.train_positives, corpus.filters["train"]))
+    negatives = len(drawn_labelled) - known + np.diff(_by_label(corpus, corpus.rejected, drawn_bare).indptr)
     has_both = (counts > 0) & (negatives > 0)
     labels = np.flatnonzero(has_both & (counts >= least * max(1, len(rows) / COUNTED_AMONG)) & (len(shared) > 0))
     labels = np.sort(labels[np.argsort(-counts[labels], kind="stable")[:MAX_LABELS]])
     features = sp.csr_matrix(texts[:, shared].astype(np.float64))
 
     def train(label: int) -> tuple[np.ndarray, np.ndarray, float]:
-        own, out = (slice(*of.indptr[label:label + 2]) for of in (positives, filtered))
+        own, out, wrong = (slice(*of.indptr[label:label + 2]) for of in (positives, filtered, rejected))
         relevant_rows = rows[positives.indices[own]]
         more = relevant_rows[~isin_sorted(relevant_rows, sample)]
         drawn = np.concatenate([sample, more])
@@ -55,6 +58,7 @@ def train_frequent(words: CorpusWords, least: int, seed: int) -> FrequentClassif
         weight = np.where(relevant, 1.0, len(rows) / len(sample))    # a drawn negative stands for others
         weight[relevant] = positives.data[own][place[relevant]]
         weight[isin_sorted(drawn, rows[filtered.indices[out]])] = 0
+        weight[isin_sorted(drawn, np.setdiff1d(bare, rows[rejected.indices[wrong]]))] = 0
         matrix = features if not len(more) else sp.csr_matrix(
             sp.vstack([features, words.queries[more][:, shared].astype(np.float64)], format="csr"))
         machine = LinearSVC(dual=False).fit(matrix, relevant, sample_weight=weight)
