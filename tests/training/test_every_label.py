@@ -20,6 +20,7 @@ from xcmodels.training.optimisers import Optimisers
 pytestmark = pytest.mark.usefixtures("one_thread")
 STILL = {"every_label": True, "dropout": 0.0}
 CASES = {"renee": replace(ASTRA, **STILL), "renee summed": replace(ASTRA, summed=True, **STILL),
+         "renee decayed": replace(ASTRA, weight_decay=0.5, **STILL),
          "dexml": replace(toy.VARIANTS["dexml"], **STILL), "unidec": replace(UNIDEC, **STILL),
          "supcon": replace(UNIDEC, loss="supcon", bce=0.5, **STILL),
          "bce": replace(UNIDEC, softmax=0.0, bce=0.5, balance=0.0, serve="classifier", **STILL)}

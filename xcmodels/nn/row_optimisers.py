@@ -137,6 +137,7 @@ class RowSGD(RowOptimiser):
 
     def begin(self, lr: float, key: int = 0) -> None:
         super().begin(lr, key)
+        self.decay.log_before = self.decay.log_total
         self.decay.log_total = self.decay.log_total + math.log1p(-lr * self.weight_decay)
 
     def _update(self, ids: torch.Tensor, gradients: torch.Tensor) -> None:

@@ -66,21 +66,25 @@ class RowTable(nn.Module):
 
     def read(self, ids: torch.Tensor) -> torch.Tensor:
         """Return the rows of `ids` (k,), sorted and unique; the same ids in every process."""
+        begun = self.update is not None    # parts of a backward pass read the rows that the forward pass did
         if self.holds_all_rows:
-            return self.current(ids)
+            return self.current(ids, before=begun)
         local, part = self._local(ids)
         rows = self.weight.new_zeros(len(ids), self.weight.shape[1], dtype=self.dtype)
-        rows[part] = self.current(local)
+        rows[part] = self.current(local, before=begun)
         return distributed.sum_over_processes(rows)
 
     def read_all(self) -> np.ndarray:
         """Return every row, (n, d), as `read` does."""
         return self.read(torch.arange(self.n, device=self.weight.device)).cpu().numpy()
 
-    def current(self, ids: torch.Tensor) -> torch.Tensor:
-        """Return the rows of `weight` (k,) with pending decay applied; the table is unchanged."""
+    def current(self, ids: torch.Tensor, *, before: bool = False) -> torch.Tensor:
+        """Return the rows of `weight` (k,) with pending decay applied; the table is unchanged.
+
+        before: without the decay of the step that was begun last, which must not have updated them yet.
+        """
         rows = self.weight.index_select(0, ids).to(self.dtype)
-        return rows if self.decay is None else rows.mul_(self.decay.missed(ids))
+        return rows if self.decay is None else rows.mul_(self.decay.missed(ids, before=before))
 
     def gather(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return (rows (u, d), inverse (k,)) with `rows[inverse]` the rows of `ids` (k,).
@@ -175,18 +179,21 @@ def normal_rows(n: int, dim: int, part: slice, std: float = 1.0, dtype: str = "f
 class Decay:
     """Logarithms of a weight's decay: of all steps (`log_total`), and of those applied to each row (`log_applied`).
 
+    log_before: of all steps before the last one.
+
     The table reads it and the optimiser writes it. A table that held its optimiser would be a reference cycle, which
     keeps a model of gigabytes alive until Python's garbage collector runs.
     """
 
     def __init__(self, weight: torch.Tensor, dtype: torch.dtype) -> None:
-        self.log_total = torch.zeros((), dtype=torch.float64)
+        self.log_total = self.log_before = torch.zeros((), dtype=torch.float64)
         self.log_applied = torch.zeros(len(weight), dtype=torch.float64, device=weight.device)
         self.dtype = dtype    # of rows that are read
 
-    def missed(self, ids: torch.Tensor) -> torch.Tensor:
-        """Return the factors of the decay that rows missed, (k, 1)."""
-        return (self.log_total.to(self.log_applied.device) - self.log_applied[ids]).exp().to(self.dtype)[:, None]
+    def missed(self, ids: torch.Tensor, *, before: bool = False) -> torch.Tensor:
+        """Return the factors of the decay that rows missed, (k, 1); before: without the last step's."""
+        log_total = self.log_before if before else self.log_total
+        return (log_total.to(self.log_applied.device) - self.log_applied[ids]).exp().to(self.dtype)[:, None]
 
 
 class Model(nn.Module):
