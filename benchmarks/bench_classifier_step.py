@@ -56,11 +56,6 @@ def dense_step(weight: torch.Tensor, queries: torch.Tensor) -> None:
     weight.grad = None
 
 
-def median_ms(step: Callable[[], object], steps: int) -> float:
-    """Return the median milliseconds of a step, after two warm-up steps."""
-    return float(np.median([1000 * timed(step)[1] for _ in range(steps + 2)][2:]))
-
-
 def alternating_ms(steps: Sequence[Callable[[], object]], times: int) -> list[float]:
     """Return the median milliseconds of several steps taken in turn, after two rounds of warm-up."""
     rounds = [[1000 * timed(step)[1] for step in steps] for _ in range(times + 2)]
@@ -95,7 +90,7 @@ def main(dim: Count = 64, *labels: Count) -> None:
         dense, score_bytes = f"{'-':>12}{'-':>8}", 4 * BATCH * n
         if DENSE_COPIES * score_bytes < psutil.virtual_memory().available:
             weight = weight.clone().requires_grad_()
-            dense_ms = median_ms(lambda weight=weight, queries=queries: dense_step(weight, queries), 3)
+            [dense_ms] = alternating_ms([lambda weight=weight, queries=queries: dense_step(weight, queries)], 3)
             dense = f"{dense_ms:>12.1f}{dense_ms / full:>8.1f}"
         dense_bytes = score_bytes + 4 * n * dim
         print(f"{n:>12,}{full:>12.1f}{dense}{sampled_bytes / 1e6:>14.1f}{dense_bytes / 1e6:>12.1f}"

@@ -19,6 +19,7 @@ from benchmarks.arguments import parsed_by, run
 from benchmarks.measuring import OWN_STAGE
 from benchmarks.synthetic import WORDNET, synthetic_corpus
 from xcmodels.data import seeds
+from xcmodels.data.batching import Batch
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import Mined, Stage
 from xcmodels.methods.presets import flat, resolve
@@ -32,7 +33,7 @@ DEFAULTS = ("ngame.cpu", "unidec.cpu", "astra.cpu", "siamesexml.cpu", "ngame.min
 
 
 def loop_seconds(stage: Stage[Any], corpus: Corpus, scratch: str, steps: int = STEPS,
-                 mined: Mined | None = None) -> np.ndarray:
+                 mined: Mined | None = None, *, warm_up: int = WARM_UP) -> np.ndarray:
     """Return the seconds of each step of the training loop after the warm-up.
 
     The steps are of the stage's last round where `mined` is given for it, else of its first.
@@ -44,29 +45,47 @@ def loop_seconds(stage: Stage[Any], corpus: Corpus, scratch: str, steps: int = S
                     scratch=folder / "steps", out=folder, watch=Watch(
                         lambda progress: ends.append(time.perf_counter()), lambda: len(ends) == steps,
                         save_every=float("inf")))
-    return np.diff(ends)[WARM_UP - 1:]
+    return np.diff(ends)[warm_up - 1:]
+
+
+class Bare:
+    """Steps on batches that were made before and are on the device; mined: as of `loop_seconds`."""
+
+    def __init__(self, stage: Stage[Any], corpus: Corpus, mined: Mined | None, steps: int) -> None:
+        self.stage, self.model = stage, stage.build(corpus, {}).to(device())
+        self.optimisers = Optimisers(self.model, stage.plan)
+        stage.begin(self.model, corpus, None)
+        self.model.train()
+        round_, mined = stage.rounds[-1 if mined else 0], mined or Mined()
+        rows_of = stage.plan.batches(stage.order(corpus, mined, 0))
+        began, self.batches = time.perf_counter(), list[Batch]()
+        for step in range(steps):
+            rng = seeds.generator(stage.seed, "batch", stage.name, 0, step)
+            self.batches.append(stage.batch(corpus, round_, mined, rows_of[step % len(rows_of)], rng))
+        self.making = (time.perf_counter() - began) / steps
+        self.batches = [batch.to(device()) for batch in self.batches]
+
+    def step(self, number: int) -> torch.Tensor:
+        """Take one step, without waiting for the device; return the loss."""
+        loss = torch.stack(list(self.stage.loss(self.model, self.batches[number]).values())).sum()
+        self.optimisers.begin(self.stage.plan.lr_factor(number, 10**6))
+        loss.backward()
+        self.optimisers.finish()
+        return loss.detach()
+
+    def numbers_of_steps(self) -> list[torch.Tensor]:
+        """Return the tensors in which AdamW counts its steps, on the host."""
+        dense = self.optimisers.dense
+        return [state["step"] for state in dense.state.values() if not state["step"].is_cuda] if dense else []
 
 
 @fast_products()
 def bare_seconds(stage: Stage[Any], corpus: Corpus) -> np.ndarray:
-    """Return the seconds of each bare step after the warm-up, on batches that are on the device before it starts."""
+    """Return the seconds of each bare step after the warm-up."""
     keep_freed_memory()    # as the loop does
-    model = stage.build(corpus, {}).to(device())
-    optimisers = Optimisers(model, stage.plan)
-    stage.begin(model, corpus, None)
-    model.train()
-    order = stage.order(corpus, Mined(), 0)
-    batches = []
-    for step, rows in enumerate(stage.plan.batches(order)[:STEPS]):
-        rng = seeds.generator(stage.seed, "batch", stage.name, 0, step)
-        batches.append(stage.batch(corpus, stage.rounds[0], Mined(), rows, rng).to(device()))
-    ends = list[float]()
-    for step, batch in enumerate(batches):
-        loss = torch.stack(list(stage.loss(model, batch).values())).sum()
-        optimisers.begin(stage.plan.lr_factor(step, len(order)))
-        loss.backward()
-        optimisers.finish()
-        float(loss.detach())    # waits for the device
+    bare, ends = Bare(stage, corpus, None, STEPS), list[float]()
+    for number in range(STEPS):
+        float(bare.step(number))    # waits for the device
         ends.append(time.perf_counter())
     return np.diff(ends)[WARM_UP - 1:]
 

@@ -19,18 +19,16 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated
 
 import fsspec
 
-from benchmarks.arguments import checked, run
+from benchmarks.arguments import Folder, run
 from benchmarks.measuring import timed
 from tasks.core.network import free_port
 from tasks.core.shared_store import SharedStore
 from tasks.core.store import Store
 from tasks.data.fetch import CACHE, fetched
 
-Folder = Annotated[Path, checked(Path, Path.is_dir, "{!r} is no folder")]
 BUCKET = "bench"
 
 

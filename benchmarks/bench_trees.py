@@ -23,7 +23,6 @@ from xcmodels import metrics
 from xcmodels.data.propensity import propensity
 from xcmodels.predictions import drop_filtered
 
-SHOWN = ("P/1", "P/5", "PSP/1", "PSP/5")
 DEPTH = 5
 
 
@@ -31,7 +30,8 @@ def main(python: Program, *data: Folder) -> None:
     """Print a row for each data set and tree."""
     for folder in data:
         for name, measured in trees(python, folder).items():
-            print(f"{folder.name:18}{name:18}" + "".join(f"{measured[key]:8.2f}" for key in SHOWN), flush=True)
+            print(f"{folder.name:18}{name:18}" + "".join(f"{measured[key]:8.2f}" for key in metrics.SHOWN[:4]),
+                  flush=True)
 
 
 def trees(python: str, data: Path) -> dict[str, dict[str, float]]:

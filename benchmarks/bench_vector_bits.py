@@ -104,7 +104,7 @@ def main(home: Folder, queries: Count = 25_000) -> None:
         measured = metrics.evaluate(ranked(ranker, form, corpus, rows), truth, filters, inverse)
         recall = ann.recall(index.search(asked, K)[1], vectors, asked, K)
         print(f"{form:<9}{kept[form].code_size * len(vectors) / 1e6:>6.1f}"
-              + "".join(f"{measured[key]:>8.3f}" for key in ("P/1", "P/5", "PSP/1", "PSP/5"))
+              + "".join(f"{measured[key]:>8.3f}" for key in metrics.SHOWN[:4])
               + f"{recall:>8.4f}{np.median(ms[form][0]):>14.3f}{np.median(ms[form][1]):>9.3f}"
                 f"{np.median(ms[form][2]):>15.3f}")
 

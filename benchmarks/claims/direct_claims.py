@@ -20,6 +20,7 @@ from xcmodels.methods.astra.stages import AstraStage
 from xcmodels.methods.ngame_m1 import EncoderModule
 from xcmodels.methods.presets import resolve
 from xcmodels.mining.clustering import balanced_kmeans
+from xcmodels.nn.autograd import normalise
 from xcmodels.nn.encoders import LABEL, QUERY, encode_all
 from xcmodels.retrieval import ann
 
@@ -80,7 +81,8 @@ def cost_of_mining(experiments: Experiments, steps: int = 5, batch_size: int = 6
     for side, view in (("train", QUERY), ("label", LABEL)):
         some = rng.permutation(len(corpus.sides[side]))[:512]
         embed[side] = timed(partial(encode_all, model, corpus.sides[side], view, rows=some))[1] / 512
-    queries, labels = (_unit_vectors(rng, count) for count in (len(rows), corpus.n_labels))
+    queries, labels = (normalise(rng.standard_normal((count, 384), dtype=np.float32))
+                       for count in (len(rows), corpus.n_labels))
     _, cluster = timed(lambda: balanced_kmeans(queries, 8, seed=0))
     _, search_some = timed(lambda: ann.build(labels, "exact").search(queries[:4096], 50))
     embedding = embed["train"] * len(rows)
@@ -109,11 +111,6 @@ def _seconds_of_a_step(corpus: Corpus, drawn: Sequence[np.ndarray], mined: int) 
         model.zero_grad()
 
     return float(np.median([timed(partial(step, rows))[1] for rows in drawn]))
-
-
-def _unit_vectors(rng: np.random.Generator, count: int) -> np.ndarray:
-    vectors = rng.standard_normal((count, 384), dtype=np.float32)
-    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
 DIRECT_CLAIMS = [

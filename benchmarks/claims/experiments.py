@@ -18,7 +18,7 @@ from pydantic_core import to_jsonable_python
 from scipy import stats
 
 from benchmarks.claims import subsample
-from benchmarks.claims.figures import test_figures
+from benchmarks.claims.figures import Figures, test_figures
 from benchmarks.measuring import process_pool
 from tasks.core.code_digest import code_digests
 from tasks.core.store import digest_of
@@ -32,8 +32,6 @@ from xcmodels.methods.registry import METHODS
 from xcmodels.methods.retriever_builder import EncoderRetrieverBuilder
 from xcmodels.retrieval.serving_config import ENCODER
 from xcmodels.training.local_run import train_all
-
-Figures = dict[str, float]
 
 # Methods rank as in their papers. ASTRA has a hard negative for eight uniform ones, as Table 6's first row.
 AS_PUBLISHED: Mapping[str, Mapping[str, str]] = {

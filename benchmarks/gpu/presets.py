@@ -33,21 +33,7 @@ from xcmodels.training.local_run import TrainedMethod, train_all
 EACH = 24.0       # seconds of training a method, mining and embedding beside
 SHARED = 0.7      # of them that are steps: the rest embeds and mines
 SCHEDULE = ("epochs", "refresh_from", "refresh_every", "double_every", "warmup")
-SHOWN = ("P/1", "P/5", "PSP/1", "PSP/5")
 BEST = 5
-
-
-class NoRetriever:
-    """Builds none: what is measured are the trained vectors."""
-
-    @property
-    def settings(self) -> Mapping[str, object]:
-        """Nothing: its result depends on none."""
-        return {}
-
-    def __call__(self, corpus: Corpus, models: Mapping[str, Path], vectors: Mapping[str, np.ndarray],
-                 out: Path) -> dict[str, float]:
-        return {}
 
 
 def shortened(config: Any, share: float) -> Any:
@@ -87,7 +73,7 @@ def accuracy(trained: TrainedMethod) -> dict[str, float]:
     truth = corpus.positives["train"].subset(rows)
     measured = metrics.evaluate(np.concatenate(found), (truth.offsets, truth.values), None,
                                 inverse_propensity(corpus), ks=(1, BEST), recall_ks=())
-    return {metrics.name_of(name): measured[name] for name in SHOWN}
+    return {metrics.name_of(name): measured[name] for name in metrics.SHOWN[:4]}
 
 
 def trained_row(scale: Scale, corpus: Corpus, name: str, settings: Mapping[str, str]) -> dict[str, Any]:
@@ -95,7 +81,7 @@ def trained_row(scale: Scale, corpus: Corpus, name: str, settings: Mapping[str, 
     config, make = resolve(name, "minilm", dict(settings)).method, METHODS[name].make
     whole, began = make(config), time.perf_counter()
     share = min(1.0, SHARED * EACH * scale.share / seconds_needed(scale, whole, corpus))
-    method = replace(make(shortened(config, share)), build_retriever=NoRetriever())
+    method = replace(make(shortened(config, share)), build_retriever=lambda *given: {})    # vectors are measured
     scale.forget_memory()
     with tempfile.TemporaryDirectory(dir=scale.scratch) as folder:
         trained = train_all(corpus, method, Path(folder))

@@ -10,28 +10,21 @@ which the host waits for a GPU.
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from benchmarks.bench_loop import Bare, loop_seconds
 from benchmarks.gpu.scale import CUDA, Scale, product_rate
 from benchmarks.gpu.tables import Row
 from benchmarks.gpu.waits import HostWaits, busy_seconds
 from benchmarks.measuring import mined_at_random
-from xcmodels.data import seeds
-from xcmodels.data.batching import Batch
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import Mined, Stage
 from xcmodels.methods.presets import PRESETS, flat, resolve
 from xcmodels.methods.registry import METHODS
-from xcmodels.nn.devices import device, fast_products
-from xcmodels.nn.row_table import Model
-from xcmodels.training.loop import Interrupted, Watch, train_round
-from xcmodels.training.optimisers import Optimisers
+from xcmodels.nn.devices import fast_products
 
 # Methods without the preset `minilm`: the preset and the settings that make them a transformer's.
 TRANSFORMERS: Mapping[str, tuple[str, str, dict[str, str]]] = {
@@ -52,37 +45,6 @@ def first_stage(name: str, source: str, rows: int | None, changed: Mapping[str, 
     sizes = {key: str(rows) for key in BATCH if rows and key in known}
     config = resolve(method, preset, {**settings, "encoder.source": source, **sizes, **changed}).method
     return METHODS[method].make(config).stages[0]
-
-
-class Bare:
-    """Steps on batches that were made before and are on the device."""
-
-    def __init__(self, stage: Stage[Any], corpus: Corpus, mined: Mined, steps: int) -> None:
-        self.stage, self.model = stage, stage.build(corpus, {}).to(device())
-        self.optimisers = Optimisers(self.model, stage.plan)
-        stage.begin(self.model, corpus, None)
-        self.model.train()
-        order = stage.order(corpus, mined, 0)
-        rows_of = stage.plan.batches(order)
-        began, self.batches = time.perf_counter(), list[Batch]()
-        for step in range(steps):
-            rows = rows_of[step % len(rows_of)]
-            rng = seeds.generator(stage.seed, "batch", stage.name, 0, step)
-            self.batches.append(stage.batch(corpus, stage.rounds[-1], mined, rows, rng))
-        self.making = (time.perf_counter() - began) / steps
-        self.batches = [batch.to(device()) for batch in self.batches]
-
-    def step(self, number: int) -> None:
-        """Take one step, without waiting for the device."""
-        loss = torch.stack(list(self.stage.loss(self.model, self.batches[number]).values())).sum()
-        self.optimisers.begin(self.stage.plan.lr_factor(number, 10**6))
-        loss.backward()
-        self.optimisers.finish()
-
-    def numbers_of_steps(self) -> list[torch.Tensor]:
-        """Return the tensors in which AdamW counts its steps, on the host."""
-        dense = self.optimisers.dense
-        return [state["step"] for state in dense.state.values() if not state["step"].is_cuda] if dense else []
 
 
 def bare_figures(scale: Scale, stage: Stage[Any], corpus: Corpus, mined: Mined) -> dict[str, Any]:
@@ -121,15 +83,11 @@ def gpu_seconds_a_step(scale: Scale, bare: Bare) -> float | None:
 
 def loop_figures(scale: Scale, stage: Stage[Any], corpus: Corpus, mined: Mined) -> tuple[float, float | None]:
     """Return the seconds of a step of the training loop, and the peak memory in gigabytes."""
-    first, ends = scale.sizes.warm_up, list[float]()
-    last = first + scale.sizes.steps
-    model: Model = stage.build(corpus, {})
+    first = scale.sizes.warm_up
     scale.forget_memory()
-    with tempfile.TemporaryDirectory(dir=scale.scratch) as folder, suppress(Interrupted):
-        train_round(stage, model, corpus, stage.rounds[-1], mined, start=None, scratch=Path(folder) / "steps",
-                    out=Path(folder), watch=Watch(lambda progress: ends.append(time.perf_counter()),
-                                                  lambda: len(ends) >= last, save_every=float("inf")))
-    return float(np.diff(ends[first - 1:last]).mean()), scale.peak_memory()
+    with tempfile.TemporaryDirectory(dir=scale.scratch) as folder:
+        seconds = loop_seconds(stage, corpus, folder, first + scale.sizes.steps, mined, warm_up=first)
+    return float(seconds.mean()), scale.peak_memory()
 
 
 @fast_products()
