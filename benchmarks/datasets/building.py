@@ -2,14 +2,15 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
 
 from data_contracts.errors import ProjectError
 from tasks.data.sources.raw import GROUPS
-from tasks.data.sources.writing import point, raw_folder, write_json_lines, write_lines, write_pairs
+from tasks.data.sources.wordnet import split_points, write_split
+from tasks.data.sources.writing import raw_folder, write_lines
 from xcmodels.data.text import clean
 
 TEST_SHARE = 0.2
@@ -55,25 +56,21 @@ def write(name: str, raw: RawSet, out: Path) -> list[str]:
     """
     labels = {key: (clean(title), clean(content)) for key, (title, content) in raw.labels.items() if clean(title)}
     texts = _merged(raw.texts, labels.keys())
-    train, test, known, filters = _split(texts, labels.keys())
-    if not train:
+    labels_of = {key: text.labels for key, text in texts.items()}
+    split = split_points(labels_of, {
+        key for key, text in texts.items()
+        if hash_fraction(text.group or f"{text.title}\0{text.content}", "test") < TEST_SHARE})
+    if not split.train:
         raise ProjectError(f"{name} has no training text: {len(raw.texts):,} texts and {len(raw.labels):,} labels were "
                            "found", hint="look whether its packages can be fetched, and what they hold")
-    ids = {key: number for number, key in enumerate(known)}
     about = {"name": name, "propensity": {"a": 0.55, "b": 1.5}, "source": raw.source, "licence": raw.licence}
-    rows: dict[str, list[list[int]]] = {}
     with raw_folder(out, about) as folder:
-        for side, stem, keys in (("train", "trn", train), ("test", "tst", test)):
-            rows[side] = [sorted(ids[label] for label in texts[key].labels if label in ids) for key in keys]
-            write_json_lines(folder / f"{stem}.json.gz", (
-                point(key, texts[key].title, texts[key].content, label_ids)
-                for key, label_ids in zip(keys, rows[side], strict=True)))
-            write_pairs(folder / f"filter_labels_{side}.txt", filters[side])
-        write_json_lines(folder / "lbl.json.gz", (point(key, *labels[key]) for key in known))
-        if any(texts[key].group for key in train):
-            write_lines(folder / GROUPS, (texts[key].group for key in train))
-    return _statistics([f"{texts[key].title} {texts[key].content}" for key in train], rows["train"], len(test),
-                       [" ".join(labels[key]) for key in known])
+        write_split(folder, split, labels_of, {key: (text.title, text.content) for key, text in texts.items()}, labels)
+        if any(texts[key].group for key in split.train):
+            write_lines(folder / GROUPS, (texts[key].group for key in split.train))
+    return _statistics([f"{texts[key].title} {texts[key].content}" for key in split.train],
+                       [labels_of[key] for key in split.train], len(split.test),
+                       [" ".join(labels[key]) for key in split.labels])
 
 
 def _merged(texts: Mapping[str, Text], known: Iterable[str]) -> dict[str, Text]:
@@ -91,23 +88,7 @@ def _merged(texts: Mapping[str, Text], known: Iterable[str]) -> dict[str, Text]:
     return merged
 
 
-def _split(texts: Mapping[str, Text], known: Iterable[str]
-           ) -> tuple[list[str], list[str], list[str], dict[str, list[tuple[int, int]]]]:
-    """Return the sorted keys of train, test and labels, and the filter pairs of each split."""
-    tested = {key for key, text in texts.items()
-              if hash_fraction(text.group or f"{text.title}\0{text.content}", "test") < TEST_SHARE}
-    train = [key for key in texts if key not in tested]
-    labels = sorted(set().union(*(texts[key].labels for key in train)) & set(known))
-    ids, trained = {key: number for number, key in enumerate(labels)}, set(train)
-    hidden = {key: ({label for label in texts[key].labels & trained if key in texts[label].labels} | {key}) & ids.keys()
-              for key in tested}
-    test = [key for key in texts if key in tested and (texts[key].labels & ids.keys()) - hidden[key]]
-    shown = [(row, ids[label]) for row, key in enumerate(test) for label in sorted(hidden[key])]
-    return train, test, labels, {"train": [(row, ids[key]) for row, key in enumerate(train) if key in ids],
-                                 "test": shown}
-
-
-def _statistics(texts: Sequence[str], rows: Sequence[Sequence[int]], test: int, labels: Sequence[str]) -> list[str]:
+def _statistics(texts: Sequence[str], rows: Sequence[Set[str]], test: int, labels: Sequence[str]) -> list[str]:
     counts = Counter(label for row in rows for label in row)
     share_with_one, words, label_words = fmean(count == 1 for count in counts.values()), *(
         fmean(len(text.split()) for text in side) for side in (texts, labels))

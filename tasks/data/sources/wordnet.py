@@ -7,7 +7,7 @@ format is described in the manual page wndb(5WN), lexicographer files in lexname
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,13 +57,12 @@ class Synset:
 
 @dataclass(frozen=True)
 class Split:
-    """The data set by keys, each list sorted, and filter pairs by row and label id."""
+    """A data set by keys, each list sorted; filters: of train and of test the pairs of row and label id."""
 
     train: list[str]
     test: list[str]
     labels: list[str]
-    filter_train: list[tuple[int, int]]
-    filter_test: list[tuple[int, int]]
+    filters: Mapping[str, list[tuple[int, int]]]
 
 
 def write_wordnet(out: Path, source: Path | None = None) -> dict[str, int]:
@@ -77,10 +76,12 @@ def write_wordnet(out: Path, source: Path | None = None) -> dict[str, int]:
     writing.refuse_foreign(out)
     with database(source) as (folder, origin):
         synsets = read_synsets(folder)
-    split = split_synsets(synsets)
+    texts = {key: (synset.title, synset.gloss) for key, synset in synsets.items()}
+    targets = {key: synset.targets for key, synset in synsets.items()}
+    split = split_points(targets, {key for key in synsets if is_test(key)})
     about = {"name": "wordnet", "propensity": {"a": 0.55, "b": 1.5}, "source": origin}
     with writing.raw_folder(out, about) as raw:
-        counts = {"synsets": len(synsets)} | _write_split(raw, synsets, split)
+        counts = {"synsets": len(synsets)} | write_split(raw, split, targets, texts, texts)
         counts["broader_pairs"] = writing.write_lines(raw / BROADER, (
             f"{key}\t{other}" for key, synset in synsets.items() for other in sorted(synset.broader)))
         for anchor, (titles, edges) in {"category": categories(synsets), "hyper_link": links(synsets, split)}.items():
@@ -152,39 +153,37 @@ def is_test(key: str) -> bool:
     return int(hashlib.sha1(key.encode()).hexdigest()[:8], 16) / 16**8 < TEST_SHARE
 
 
-def split_synsets(synsets: dict[str, Synset]) -> Split:
+def split_points(labels_of: Mapping[str, Set[str]], tested: Set[str]) -> Split:
     """Return who is for training, for testing and a label, and the pairs that must not count.
 
+    labels_of: in the order of the keys, what each point has for labels. tested: the keys of those for testing.
     A pair does not count when the point is the label itself, or, in test, when training shows it the other way round.
-    Labels are what training points point to; points for which no label is left are dropped.
+    Labels are what training points have; points for which no label is left are dropped.
     """
-    train = [key for key, synset in synsets.items() if synset.targets and not is_test(key)]
-    labels = sorted(set().union(*(synsets[key].targets for key in train)))
-    ids = {key: number for number, key in enumerate(labels)}
-    trained = set(train)
-    hidden = {}
-    for key in synsets.keys() - trained:
-        shown = {label for label in synsets[key].targets & trained if key in synsets[label].targets}
-        hidden[key] = (shown | {key}) & ids.keys()
-    test = [key for key, synset in synsets.items() if is_test(key) and (synset.targets & ids.keys()) - hidden[key]]
-    return Split(train, test, labels,
-                 [(row, ids[key]) for row, key in enumerate(train) if key in ids],
-                 [(row, label) for row, key in enumerate(test) for label in sorted(map(ids.__getitem__, hidden[key]))])
+    train = [key for key, labels in labels_of.items() if labels and key not in tested]
+    known = sorted(set().union(*(labels_of[key] for key in train)))
+    ids, trained = {key: number for number, key in enumerate(known)}, set(train)
+    hidden = {key: ({label for label in labels_of[key] & trained if key in labels_of[label]} | {key}) & ids.keys()
+              for key in tested}
+    test = [key for key, labels in labels_of.items() if key in tested and (labels & ids.keys()) - hidden[key]]
+    return Split(train, test, known, {
+        "train": [(row, ids[key]) for row, key in enumerate(train) if key in ids],
+        "test": [(row, ids[label]) for row, key in enumerate(test) for label in sorted(hidden[key])]})
 
 
-def _write_split(folder: Path, synsets: dict[str, Synset], split: Split) -> dict[str, int]:
+def write_split(folder: Path, split: Split, labels_of: Mapping[str, Set[str]], texts: Mapping[str, tuple[str, str]],
+                labels: Mapping[str, tuple[str, str]]) -> dict[str, int]:
+    """Write points, labels and filter pairs; return their counts. texts, labels: key -> title and content."""
     ids = {key: number for number, key in enumerate(split.labels)}
     counts = {}
-    for name, stem, keys, pairs in (("train", "trn", split.train, split.filter_train),
-                                    ("test", "tst", split.test, split.filter_test)):
-        targets = [sorted(ids[label] for label in synsets[key].targets if label in ids) for key in keys]
+    for name, stem, keys in (("train", "trn", split.train), ("test", "tst", split.test)):
+        rows = [sorted(ids[label] for label in labels_of[key] if label in ids) for key in keys]
         counts[name] = writing.write_json_lines(folder / f"{stem}.json.gz", (
-            writing.point(key, synsets[key].title, synsets[key].gloss, row)
-            for key, row in zip(keys, targets, strict=True)))
-        counts[f"positives_{name}"] = sum(map(len, targets))
-        counts[f"filters_{name}"] = writing.write_pairs(folder / f"filter_labels_{name}.txt", pairs)
+            writing.point(key, *texts[key], row) for key, row in zip(keys, rows, strict=True)))
+        counts[f"positives_{name}"] = sum(map(len, rows))
+        counts[f"filters_{name}"] = writing.write_pairs(folder / f"filter_labels_{name}.txt", split.filters[name])
     counts["labels"] = writing.write_json_lines(folder / "lbl.json.gz", (
-        writing.point(key, synsets[key].title, synsets[key].gloss) for key in split.labels))
+        writing.point(key, *labels[key]) for key in split.labels))
     return counts
 
 
