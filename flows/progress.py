@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, ClassVar
 
+from tasks.core.signals import handled
 from tasks.core.wording import duration
 
 LINE_EVERY = 30.0      # seconds between progress lines where there is no terminal
@@ -74,15 +75,8 @@ class Terminal:
             self.line(f"\nstopping after this step; {again} again ends at once")
 
         bar = _Bar(self)
-        if threading.current_thread() is not threading.main_thread():
+        with handled(handle, signal.SIGINT, signal.SIGTERM):
             yield bar.report, stop.is_set
-            return
-        handlers = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield bar.report, stop.is_set
-        finally:
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
 
 
 class _Bar:

@@ -18,6 +18,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Literal
@@ -25,11 +26,11 @@ from typing import Annotated, Literal
 import torch
 
 from benchmarks.arguments import Count, Folder, checked, parsed_by, run
-from benchmarks.gpu import card, classifiers, mining, presets, steps
-from benchmarks.gpu.rates import Rates
+from benchmarks.gpu import card, classifiers, mining, presets, rates, steps
 from benchmarks.gpu.scale import CUDA, SMALL, WHOLE, Scale
 from benchmarks.gpu.tables import Part, Results, by_names
 from data_contracts.errors import UsageError
+from tasks.core.signals import handled
 
 MINUTES = 10    # of all parts together
 NAMES = "card,steps,classifiers,mining,presets,rates"
@@ -41,7 +42,7 @@ def all_parts(out: Path) -> list[Part]:
     return [*(Part(module.__name__.rpartition(".")[2], (module.__doc__ or "").partition("\n")[0], seconds, module.rows)
               for module, seconds in measured),
             Part("rates", "How fast does the device train and encode with a bag of tokens (xc plan --gpus 1)?", 50,
-                 Rates(out).rows)]
+                 partial(rates.rows, out))]
 
 
 @contextmanager
@@ -50,13 +51,12 @@ def within(seconds: float) -> Iterator[None]:
     def stop(number: int, frame: FrameType | None) -> None:
         raise TimeoutError
 
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+    with handled(stop, signal.SIGALRM):
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def about(scale: Scale) -> dict[str, object]:

@@ -4,7 +4,6 @@ Written to rates.json beside the tables, with the processor's packaged rates: HO
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.bench_rates import METHOD_NAMES, WIDTHS, training_rates, write_rates
@@ -15,22 +14,19 @@ from xcmodels.resources import GPU_KINDS, read_rates
 SMALL_WIDTHS = (8, 16)
 
 
-@dataclass(frozen=True)
-class Rates:
-    """The part that measures rates; folder: of rates.json."""
+def rows(folder: Path, scale: Scale) -> Iterator[Row]:
+    """Yield a row for each method and width, and write all rates where they are of a GPU and of its full size.
 
-    folder: Path
-
-    def rows(self, scale: Scale) -> Iterator[Row]:
-        """Yield a row for each method and width, and write all rates where they are of a GPU and of its full size."""
-        corpus = scale.synthetic("rates", scale.sizes.rates)
-        found: dict[str, dict[str, dict[str, float]]] = {}
-        for name in METHOD_NAMES:
-            for width in SMALL_WIDTHS if scale.small else WIDTHS:
-                scale.forget_memory()
-                measured, _ = training_rates(name, width, corpus, scale.scratch, scale.sizes.steps + 4)
-                found.setdefault(name, {})[str(width)] = {kind: float(f"{measured[kind]:.3g}") for kind in GPU_KINDS}
-                yield {"method": name, "width": width, "us a point trained": 1e6 * measured["train"],
-                       "us a text encoded": 1e6 * measured["encode"], "GB": scale.peak_memory()}
-        if not scale.small and scale.device != "cpu":
-            write_rates(self.folder / "rates.json", read_rates(), found)
+    folder: of rates.json.
+    """
+    corpus = scale.synthetic("rates", scale.sizes.rates)
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for name in METHOD_NAMES:
+        for width in SMALL_WIDTHS if scale.small else WIDTHS:
+            scale.forget_memory()
+            measured, _ = training_rates(name, width, corpus, scale.scratch, scale.sizes.steps + 4)
+            found.setdefault(name, {})[str(width)] = {kind: float(f"{measured[kind]:.3g}") for kind in GPU_KINDS}
+            yield {"method": name, "width": width, "us a point trained": 1e6 * measured["train"],
+                   "us a text encoded": 1e6 * measured["encode"], "GB": scale.peak_memory()}
+    if not scale.small and scale.device != "cpu":
+        write_rates(folder / "rates.json", read_rates(), found)

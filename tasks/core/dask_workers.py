@@ -5,7 +5,6 @@ import logging
 import multiprocessing
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from typing import Any
 
 from data_contracts.errors import ProjectError, ServerError
 from tasks.core.machines import Machines
+from tasks.core.signals import handled, interrupted_later
 
 # What jobs import, 200 MB and two seconds of a processor: once, by the process that all workers are forked from.
 IMPORTED = ["distributed", "pandas", "pyarrow.compute", "pyarrow.parquet", "scipy.sparse", "tokenizers", "torch"]
@@ -156,7 +156,8 @@ class Workers:
         dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"})
         get_mp_context()    # its first call names what Dask would import
         multiprocessing.set_forkserver_preload(IMPORTED)
-        _start_fork_server()
+        with handled(signal.SIG_IGN, signal.SIGINT):    # Ctrl-C reaches the server of forks, which inherits this, too
+            forkserver.ensure_running()
         # Workers share the cores and leave one to the process that trains on a GPU; Dask's default is one thread for
         # each worker. By default malloc returns freed memory in pieces of 64 KB, and the next array faults it in again.
         cores = os.cpu_count() or 2
@@ -178,42 +179,6 @@ class Workers:
                 if failed == STARTS:
                     raise ProjectError(f"the Dask workers did not start, {STARTS} times: {error}",
                                        hint="the same command resumes; fewer workers need less: --workers 1") from error
-
-
-@contextmanager
-def interrupted_later() -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM act once the block has ended, a second one at once: Dask closes only what has started.
-
-    In another thread than the main one, where no signal acts, this does nothing.
-    """
-    caught: list[int] = []
-
-    def note(number: int, frame: Any) -> None:
-        if caught:
-            raise KeyboardInterrupt
-        caught.append(number)
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {kind: signal.signal(kind, note) for kind in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for kind, handler in before.items():
-            signal.signal(kind, handler)
-    for number in caught:
-        signal.raise_signal(number)
-
-
-def _start_fork_server() -> None:
-    """Start the process that workers are forked from; Ctrl-C reaches it too, and may not end it while it imports."""
-    if threading.current_thread() is threading.main_thread():
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)    # which it inherits
-        try:
-            forkserver.ensure_running()
-        finally:
-            signal.signal(signal.SIGINT, before)
 
 
 async def _end_restarts(cluster: Any) -> None:

@@ -17,7 +17,7 @@ from flows.cli.config_file import GIVEN
 from flows.cli.options import Budget, Json, checked_config, environment, home_flag, say
 from flows.config import PrepareOptions, RunConfig, TrainingOptions, Until
 from tasks.core.remote import without_passwords
-from tasks.core.wording import plural
+from tasks.core.wording import one_line, plural
 
 FEW = 100    # test texts: a metric of fewer has a standard error of 5 points and more
 
@@ -168,7 +168,7 @@ def _summary(finished: Any, home: Path, mlflow: str = "") -> None:
     for example in finished.examples:
         labels = "; ".join(label["text"] if unfitted else f"{label['text']} ({100 * label['confidence']:.0f}%)"
                            for label in example["labels"])
-        lines.append(f"  {_short(example['text'], 40)} -> {_short(labels, 110)}")
+        lines.append(f"  {one_line(example['text'], 40)} -> {one_line(labels, 110)}")
     lines += [f"warning: {UNFITTED}"] if unfitted else []
     if finished.metrics.get("points", FEW) < FEW:
         few = plural(round(finished.metrics["points"]), "test text")
@@ -194,10 +194,6 @@ def _gain(finished: Any, key: str) -> str:
     if champion is None or champion["version"] == finished.version or key not in champion["gains"]:
         return ""
     return f" ({champion['gains'][key]:+.2f})"
-
-
-def _short(text: str, limit: int) -> str:
-    return text if len(text) <= limit else text[:limit - 1] + "…"
 
 
 def _command() -> str:
