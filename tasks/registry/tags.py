@@ -20,6 +20,7 @@ BASE, EDITS = "xc.base", "xc.edits"    # of a version with edited labels: its tr
 FILES = "xc.files"                # sha256 of the manifest in the model's folder, which lists the sha256 of each file
 RETRIEVER_PATH = "artifacts/retriever"    # where the retriever is in the model's folder
 LONGEST_NAME = 249                # bytes: journals are files NAME.jsonl, and a file's name has at most 255
+LONGEST_NUMBER = 9                # digits of a version; MLflow's databases keep 32 bits
 Version = Any                     # mlflow.entities.model_registry.ModelVersion
 
 
@@ -49,6 +50,8 @@ def version_by_alias(client: Client, name: str, alias: str) -> Version | None:
 
 def version_by_number(client: Client, name: str, number: str) -> Version | None:
     """Return the version of a number; None where the model or the version does not exist, or it is no number."""
+    if len(number) > LONGEST_NUMBER:    # MLflow's database could not look for it, and would seem to be damaged
+        return None
     return _existing(client.get_model_version, name, number)
 
 

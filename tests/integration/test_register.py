@@ -153,7 +153,8 @@ def test_names_of_versions(pair, spec, seed):
 
 @pytest.mark.parametrize(("spec", "said"), [
     ("xd", "no model 'xd'; known: xc"), ("xc@champoin", "did you mean 'champion'"), ("xc/22", "did you mean '2'"),
-    ("xc/", "no version ''"), ("", "'' names no model"), ("xc@", "no alias ''")])
+    ("xc/", "no version ''"), ("", "'' names no model"), ("xc@", "no alias ''"),
+    (f"xc/{10**20}", f"xc has no version '{10**20}'"), (f"xc/{2**40}", f"no version '{2**40}'")])
 def test_misspelt_names_get_the_nearest(pair, spec, said):
     with pytest.raises(UsageError, match=said):
         resolve(pair.tracker, spec)
