@@ -17,11 +17,15 @@ FREQUENCIES = "frequencies.parquet"
 def drift(tables: Tables, previous: Path | None) -> Finding:
     """Compare the label frequencies with those of an earlier run; previous: its report folder or frequencies file.
 
-    A shift that chance alone can explain at these sizes is not drift.
+    A shift that chance alone can explain at these sizes is not drift. Where those cannot be read, the rule fails.
     """
     if previous is None:
         return Finding(note="no earlier run to compare with")
-    earlier = pq.read_table(previous / FREQUENCIES if previous.is_dir() else previous, columns=["uid", "count"])
+    file = previous / FREQUENCIES if previous.is_dir() else previous
+    try:
+        earlier = pq.read_table(file, columns=["uid", "count"])
+    except (pa.ArrowException, OSError):    # no fault of the data
+        return Finding(1, note=f"remove what cannot be read, and nothing is compared: {file}")
     old_uids, before = earlier["uid"].to_numpy(), earlier["count"].to_numpy()
     uids, now = tables.hashes("labels", ("uid",)), label_counts(tables)
     if not before.sum() or not now.sum() or before.min() < 0:

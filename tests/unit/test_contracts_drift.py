@@ -63,6 +63,9 @@ def test_an_unreadable_earlier_run_fails_its_rule_only(tmp_path, content):
     (tmp_path / "old.parquet").write_bytes(content)
     report = check(tmp_path, good(), previous=tmp_path / "old.parquet", only=["positives.train"])
     assert [r.rule for r in report.failures] == ["label_drift"]
+    with pytest.raises(ContractError, match="remove what cannot be read") as caught:    # its data are not to blame
+        report.raise_for_failure()
+    assert str(tmp_path / "old.parquet") in str(caught.value)
 
 
 def context(folder: Path, tables: Path) -> StepContext:
