@@ -209,8 +209,11 @@ def held(path: Path) -> bool:
     """Return whether any process holds a folder; what is none, a link or a pipe, is held by nobody."""
     if path.is_symlink() or not path.is_dir():
         return False
-    with locked(path, fcntl.LOCK_EX, 0.0) as free:
-        return not free
+    try:
+        with locked(path, fcntl.LOCK_EX, 0.0) as free:
+            return not free
+    except FileNotFoundError:    # removed meanwhile
+        return False
 
 
 def _forget_locks() -> None:

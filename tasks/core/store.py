@@ -171,9 +171,12 @@ class Store(Home):
         with nullcontext(True) if dry_run else self._gc_lock("collect", fcntl.LOCK_EX, GC_SECONDS) as acquired:
             if not acquired:
                 raise UsageError(f"a step is being published in {self.home}", hint="collect again when it is done")
-            refs = {ref: set(DIGEST.findall(ref.read_text(errors="replace")))
-                    for ref in (self.home / "refs").glob("*/*")}
-            unused = {ref for ref in refs if ref.parent.name == "steps" and ref.stat().st_mtime < unused_since}
+            refs, unused = dict[Path, set[str]](), set[Path]()
+            for ref in (self.home / "refs").glob("*/*"):
+                with suppress(FileNotFoundError):    # removed meanwhile: a dry run holds no lock
+                    refs[ref] = set(DIGEST.findall(ref.read_text(errors="replace")))
+                    if ref.parent.name == "steps" and ref.stat().st_mtime < unused_since:
+                        unused.add(ref)
             live = set(keep).union(*(digests for ref, digests in refs.items() if ref not in unused))
             for digest in keep:
                 checked(digest, DIGEST)

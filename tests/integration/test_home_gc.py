@@ -124,6 +124,25 @@ def test_what_a_run_removes_meanwhile_is_passed_over(store, monkeypatch):
     assert freed.counts == {"unfinished": 1} and freed.sizes["unfinished"] == 1000
 
 
+@pytest.mark.parametrize("moment", ["read_text", "stat", "is_dir"])
+def test_what_another_collection_removes_meanwhile_is_passed_over(store, monkeypatch, moment):
+    """What would go is looked up without a lock, also beside a run, which makes results again."""
+    old, new = publish(store, OLD, 20, b"old"), publish(store, NEW, 20, b"new")
+    gone = store.home / (old.path if moment == "is_dir" else f"refs/steps/{OLD}")
+    call = getattr(type(gone), moment)
+
+    def overtaken(path, *words, **options):
+        if path != gone or not os.path.lexists(gone):
+            return call(path, *words, **options)
+        known = call(path) if moment == "is_dir" else None
+        os.rename(gone, store.home / "tmp" / "taken")
+        return known or call(path, *words, **options)
+
+    monkeypatch.setattr(type(gone), moment, overtaken)
+    assert collect(store, Tracker(store.home), 14).counts["checkpoint"] >= 1
+    assert not (store.home / new.path).exists() and not os.path.lexists(gone)
+
+
 def test_registered_versions_stay(models):
     models.add()
     step = digest_of(["tiny", 0])
