@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from math import inf
 from pathlib import Path
 
-from data_contracts.errors import ProjectError
+from data_contracts.errors import ProjectError, UsageError
 
 _REMEDIES = {
     errno.ENOSPC: "free space on that disk",
@@ -58,6 +58,18 @@ def explained(doing: str, place: Path) -> Iterator[None]:
             raise
         what = f"cannot {doing}: {error.filename or place}: {error.strerror}"
         raise ProjectError(what, hint=f"{_REMEDIES[error.errno]}, then run the same command again") from error
+
+
+@contextmanager
+def making(folder: Path) -> Iterator[None]:
+    """Raise UsageError where a folder that the user names cannot be made; that its disk fails or is full passes."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (*NO_SPACE, errno.EIO):
+            raise
+        raise UsageError(f"{folder} cannot be made: {error.strerror}",
+                         hint="name a folder where you may write") from error
 
 
 def full_disk(error: BaseException, place: Path) -> ProjectError | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from data_contracts.errors import UsageError
-from tasks.core.files import explained
+from tasks.core.files import explained, making
 from tasks.registry.resolve import find, folder_of
 from tasks.registry.tags import Version
 from tasks.tracking.tracker import Tracker
@@ -29,15 +29,16 @@ class Exported(NamedTuple):
 def export_encoder(tracker: Tracker, spec: str | None, out: Path, to: Target) -> Exported:
     """Write the encoder of the version that `find` returns to `out`, which is empty or not there; all of it or nothing.
 
-    Raises UsageError where `out` has files or a package is missing, DamagedArtifact where the version's files are not
-    those that were registered.
+    Raises UsageError where `out` has files or cannot be made, or a package is missing, DamagedArtifact where the
+    version's files are not those that were registered.
     """
     _check(out, to)
     version = find(tracker, spec)
     folder = folder_of(tracker, version)
     part = out.absolute().with_name(f".{out.name}.{uuid.uuid4().hex}")
     with explained("write the encoder", out):
-        os.makedirs(part)
+        with making(out):
+            os.makedirs(part)
         try:
             vectors, plain = write_files(folder, version, part, to)
             os.rename(part, out)

@@ -14,7 +14,7 @@ from stat import S_ISREG
 from typing import BinaryIO
 
 from data_contracts.errors import DamagedArtifact, UsageError
-from tasks.core.files import explained, file_digest
+from tasks.core.files import explained, file_digest, making
 from tasks.core.manifest import MANIFEST
 from tasks.registry.resolve import REGISTER_AGAIN, download, find, model_folder
 from tasks.registry.tags import FILES, Version
@@ -24,7 +24,7 @@ from tasks.tracking.tracker import Tracker
 def fetch(tracker: Tracker, spec: str | None, out: Path) -> Version:
     """Copy the version that `find` returns to the new folder `out`; nothing of it is loaded or run.
 
-    Raises DamagedArtifact where a file is not as it was registered, UsageError where `out` exists.
+    Raises DamagedArtifact where a file is not as it was registered, UsageError where `out` exists or cannot be made.
     """
     if os.path.lexists(out):
         raise UsageError(f"{out} is there already", hint="name a new folder, or move that one away")
@@ -35,8 +35,9 @@ def fetch(tracker: Tracker, spec: str | None, out: Path) -> Version:
     part = out.absolute().with_name(f".{out.name}.{uuid.uuid4().hex}")
     with explained("write the model", out):
         try:
-            os.makedirs(part.parent, exist_ok=True)
-            os.mkdir(part, 0o700)
+            with making(out):
+                os.makedirs(part.parent, exist_ok=True)
+                os.mkdir(part, 0o700)
             with tracker.required() as client:
                 source = model_folder(client, version)
                 if source is None or not (tracker.embedded or source.is_dir()):

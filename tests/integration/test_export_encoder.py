@@ -264,6 +264,7 @@ def test_a_folder_that_has_files_stays_as_it_is(run, tmp_path, monkeypatch):
         assert code == 2 and f"{name} is there already" in err
     code, _, err = run("xc", "mine/file/below")
     assert code == 2 and "is not a folder" in err
+    assert "/proc/below cannot be made" in run("xc", "/proc/below")[2]
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["file"]
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")

@@ -55,6 +55,10 @@ def test_what_is_fetched_is_the_version_and_private(registered, tmp_path, cli):
     assert answer["labels"].tolist() == [[label.text for label in row] for row in expected]
     code, _, said = cli("fetch", "xc", "a/model", "--home", str(home))
     assert code == 2 and "a/model is there already" in said
+    for place in ("a/model/MLmodel/below", "a/model/MLmodel/far/below", "/proc/below", "a" * 250):
+        code, _, said = cli("fetch", "xc", place, "--home", str(home))
+        assert code == 2 and f"{place} cannot be made: " in said and "hint: name a folder where you may write" in said
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
 @pytest.mark.parametrize("path", CHANGED)

@@ -199,6 +199,7 @@ def test_what_cannot_be_run_is_refused(home, tmp_path, words, told):
         usual = {"--home": str(home), "--user": USER} | dict([words])
         code, said = xc(what, tmp_path / "files", *(word for pair in usual.items() for word in pair))
         assert code == 2 and told in said
+    assert f"{__file__} cannot be made: File exists" in xc("compose", __file__, "--home", home, "--user", USER)[1]
     assert not (tmp_path / "files").exists()
 
 

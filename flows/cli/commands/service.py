@@ -13,7 +13,7 @@ from data_contracts.errors import UsageError
 from flows.cli.commands.serve import WORKERS, Workers
 from flows.cli.options import HOME, Home, Mlflow, Model, environment, require_home, say, utf8
 from flows.config import PORTS, Ports
-from tasks.core.files import explained, put_file
+from tasks.core.files import explained, making, put_file
 
 if TYPE_CHECKING:
     from flows.services.service_manager import Setup
@@ -117,9 +117,10 @@ def _setup(home: Path, user: str, name: str, *, ports: Ports, mlflow: str, worke
 def _write(folder: Path, files: dict[str, str], secrets: dict[Path, str], force: bool) -> None:
     """Write files, each atomically, those with secrets for this user alone.
 
-    Raises UsageError, before anything is written, where one in the folder is there and differs.
+    Raises UsageError, before anything is written, where one in the folder is there and differs, or there can be none.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    with making(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     new = {path: text for file, text in files.items()
            if not (path := folder / file).exists() or path.read_bytes() != text.encode()}
     if (there := [path for path in new if path.exists()]) and not force:
