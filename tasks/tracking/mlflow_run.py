@@ -15,7 +15,7 @@ from typing import Any
 from tasks.core.files import file_digest
 from tasks.tracking.mlflow_client import Client
 
-MAX_KEYS = 60           # metric names of a run and its stages together
+MAX_KEYS = 100          # metric names of a run and its stages together
 _BATCH = 90             # MLflow accepts 100 tags or params per request, and 1000 metrics
 _log = logging.getLogger(__name__)
 

@@ -112,11 +112,13 @@ def test_a_run_is_compared_with_the_champion_on_its_own_test_queries(whole, plan
 def test_mlflow_holds_the_run(whole):
     import mlflow
 
-    home, result, _ = whole
+    home, result, said = whole
     client = mlflow.MlflowClient(f"sqlite:///{home}/mlflow.db")
     run = client.get_run(result["run_id"])
     assert run.info.status == "FINISHED"
     assert run.data.metrics["test/P/1"] == pytest.approx(result["metrics"]["P/1"])
+    assert run.data.metrics.keys() >= {f"test/{name}" for name in result["metrics"]} | {"time/evaluate"}
+    assert "left out" not in said
     assert run.data.params == {"method": "ngame", "preset": "cpu-learned",
                                **{key: str(value) for key, value in result["settings"].items()}}
     stages = client.search_runs([run.info.experiment_id], f"tags.mlflow.parentRunId = '{run.info.run_id}'")
