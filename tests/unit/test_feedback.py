@@ -109,6 +109,22 @@ def test_a_training_that_is_resumed_reads_what_it_began_with(journal):
     assert len(journal.begin()) == 3
 
 
+def test_a_journal_that_was_moved_away_leaves_the_next_training_no_longer_mark(journal, capsys, monkeypatch):
+    """As a server whose journal is full asks for; what a resumed training reads stays the same."""
+    journal.append(SAID)
+    journal.begin()
+    journal.path.unlink()
+    journal.append(SAID[:1])
+    monkeypatch.setattr("flows.cli.commands.feedback._journal", lambda *_: (journal, "m"))
+    list_()
+    assert capsys.readouterr().err == "m: 1 decision\n"
+    assert len(journal.begin()) == 1
+    journal.append(SAID[1:])
+    assert len(journal.begin()) == 1
+    list_()
+    assert capsys.readouterr().err == "m: 3 decisions; 2 came after the unfinished training began\n"
+
+
 @pytest.mark.parametrize("until", ["register", "prepare"])
 def test_what_a_contract_refuses_has_trained_nothing_that_could_be_resumed(tmp_path, monkeypatch, journal, until):
     @contextmanager

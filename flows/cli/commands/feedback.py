@@ -24,7 +24,8 @@ def list_(*, model: Model = "", home: Home = HOME, mlflow: Mlflow = "", as_json:
             text = f"{one.text} {one.content}"    # as whoever may post feedback sent it
             print("\t".join([one.when, f"v{one.version}", " ".join(labels), one_line(text, len(text))]))
     begun = journal.begun()
-    later = "" if begun is None else f"; {len(entries) - begun:,} came after the unfinished training began"
+    later = f"; {len(entries) - begun:,} came after the unfinished training began" \
+        if begun is not None and begun <= len(entries) else ""    # else the journal that it reads was moved away
     say(f"{name}: {plural(len(entries), 'decision')}{later}")
 
 
