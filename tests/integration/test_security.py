@@ -184,7 +184,7 @@ def test_hostile_texts_do_not_steer_a_terminal(tmp_path, capsys):
     """In labels as they are stored, in a file of labels, in questions, in names of models and files."""
     models = ServedModels(tmp_path / "home")
     models.add(titles=[f"{HOSTILE} {number}" for number in range(50)])
-    (tmp_path / "labels.csv").write_text(f'uid,text\nx:1,"{HOSTILE}"\n"{HOSTILE}",=cmd\n')
+    (tmp_path / "labels.csv").write_text(f'uid,text\nx:1,"{HOSTILE}\u202e"\n"{HOSTILE}",=cmd\n')
     home = ("--home", str(models.home))
     told = []
     for words in (("predict", HOSTILE, "--k", "50"), ("labels", "add", str(tmp_path / "labels.csv")),
@@ -201,6 +201,7 @@ def test_hostile_texts_do_not_steer_a_terminal(tmp_path, capsys):
         assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f]", out + said), (words, out, said)
     assert [code for code, _ in told] == [0, 0, 0, 0, 0, 0, 0, 2, 2]
     assert "<script>" in told[2][1]    # what is inert is still there
+    assert "\u202e" not in told[2][1], "it would turn around what follows it"
 
 
 def test_tokens_are_compared_in_constant_time():

@@ -20,7 +20,8 @@ def list_(*, model: Model = "", home: Home = HOME, mlflow: Mlflow = "", as_json:
         if as_json:
             print(json_line(dict(vars(one))))
         else:
-            labels = [f"+{uid}" for uid in (*one.accepted, *one.added)] + [f"-{uid}" for uid in one.rejected]
+            said = [f"+{uid}" for uid in (*one.accepted, *one.added)] + [f"-{uid}" for uid in one.rejected]
+            labels = [one_line(uid, len(uid)) for uid in said]
             text = f"{one.text} {one.content}"    # as whoever may post feedback sent it
             print("\t".join([one.when, f"v{one.version}", " ".join(labels), one_line(text, len(text))]))
     begun = journal.begun()

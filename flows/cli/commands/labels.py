@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from flows.cli.options import HOME, DryRun, Home, Json, Mlflow, Model, json_line, open_tracker, require_home, say
-from tasks.core.wording import plural
+from tasks.core.wording import one_line, plural
 
 labels = App(name="labels", help="Add labels to a model and remove them, without training.")
 File = Annotated[str, Parameter(help="CSV, TSV, JSONL, Parquet, or a uid a line to remove; - is stdin.",
@@ -40,7 +40,8 @@ def list_(*, model: Model = "", home: Home = HOME, mlflow: Mlflow = "", as_json:
             {"when": entry.when, "who": entry.who, **vars(entry.edit)} for entry in entries]}))
         return
     for entry in entries:
-        print("\t".join([entry.when, entry.who, entry.edit.op, entry.edit.uid, entry.edit.text]))
+        cells = (entry.when, entry.who, entry.edit.op, entry.edit.uid, entry.edit.text)
+        print("\t".join(one_line(cell, len(cell)) for cell in cells))
     say(f"{name}: {plural(len(entries), 'edit')}, "
         + ("the champion has them" if applied else "`xc labels apply` gives them to the champion"))
 
