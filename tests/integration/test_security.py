@@ -21,7 +21,6 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from flows.cli import app
 from tests.conftest import ROOT
 from tests.support.running_server import ServedModels
 from tests.support.tiny import tiny_retriever
@@ -180,7 +179,7 @@ def test_a_pickle_posing_as_any_file_of_a_retriever_is_refused_and_not_executed(
     assert taken == []
 
 
-def test_hostile_texts_do_not_steer_a_terminal(tmp_path, capsys):
+def test_hostile_texts_do_not_steer_a_terminal(tmp_path, cli):
     """In labels as they are stored, in a file of labels, in questions, in names of models and files."""
     models = ServedModels(tmp_path / "home")
     models.add(titles=[f"{HOSTILE} {number}" for number in range(50)])
@@ -191,12 +190,7 @@ def test_hostile_texts_do_not_steer_a_terminal(tmp_path, capsys):
                   ("labels", "list"), ("predict", "cmd", "--k", "50"), ("models",),
                   ("labels", "list", "--json"), ("predict", HOSTILE, "--k", "50", "--format", "csv"),
                   ("predict", "x", "--model", HOSTILE), ("labels", "remove", f"{tmp_path}/{HOSTILE}")):
-        try:
-            app.main([*words, *home])
-            code = 0
-        except SystemExit as ended:
-            code = ended.code
-        out, said = capsys.readouterr()
+        code, out, said = cli(*words, *home)
         told.append((code, out + said))
         assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f]", out + said), (words, out, said)
     assert [code for code, _ in told] == [0, 0, 0, 0, 0, 0, 0, 2, 2]

@@ -40,8 +40,9 @@ OURS = {"data_contracts", "flows", "serving", "tasks", "xcmodels"}
 # Prefixes of variables that libraries do not read while they are imported, or set themselves: a forked process may get
 # other values.
 SAFE_TO_CHANGE = (
-    "AWS_", "NO_PROXY", "PREFECT_", "PYTHONPATH", "XC_", "MLFLOW_", "PYTEST_", "_MLFLOW_", "KMP_", "ONEDNN_", "THP_",
-    "TOKENIZERS_", "TORCHINDUCTOR_", "__DASK_", "GOMP_", "MALLOC_", "MKL_", "OPENBLAS_", "PYTHONHASHSEED")
+    "AWS_", "NO_PROXY", "no_proxy", "PREFECT_", "PYTHONPATH", "XC_", "MLFLOW_", "PYTEST_", "_MLFLOW_", "KMP_",
+    "ONEDNN_", "THP_", "TOKENIZERS_", "TORCHINDUCTOR_", "__DASK_", "GOMP_", "MALLOC_", "MKL_", "OPENBLAS_",
+    "PYTHONHASHSEED")
 MESSAGE = 1 << 20    # bytes at most
 
 
