@@ -95,8 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     app.help_formatter = "default" if _room_for_boxes() else "plain"
     debug = "--debug" in words or bool(os.environ.get("XC_DEBUG"))
     try:
-        app([word for word in words if word != "--debug"], exit_on_error=False, print_error=False)
-        sys.stdout.flush()
+        _call([word for word in words if word != "--debug"])
     except CycloptsError as error:
         _fail(usage_error(error), " ".join(["xc", *(error.command_chain or ()), "--help"]), 2)
     except BrokenPipeError as error:
@@ -112,6 +111,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if debug:
             raise
         _fail(*_explained(error), 1)
+
+
+def _call(words: Sequence[str]) -> None:
+    """Run a command. A page of help that nobody reads to its end is no failure; rich ends the process with 1."""
+    try:
+        app(words, exit_on_error=False, print_error=False)
+    except SystemExit as end:
+        if not isinstance(end.__context__, BrokenPipeError):
+            raise
+    sys.stdout.flush()
 
 
 def _open_closed_streams() -> None:

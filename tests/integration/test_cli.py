@@ -276,10 +276,10 @@ def test_import_then_where_to_go(xc, tmp_path):
 
 
 def test_a_closed_pipe_ends_quietly(xc):
-    process = subprocess.Popen(f"{sys.executable} -m flows.cli presets --json | head -1", shell=True, cwd=ROOT,
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    out, err = process.communicate(timeout=60)
-    assert out and not err
+    script = "; ".join(["set -o pipefail", *(f"{sys.executable} -m flows.cli {words} | head -1; echo $?" for words in (
+        "presets --json", "run --help"))])
+    done = subprocess.run(["bash", "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines()[1::2] == ["0", "0"] and not done.stderr
 
 
 def test_a_broken_pipe_that_is_not_its_output_is_a_failure(cli, monkeypatch):

@@ -32,8 +32,8 @@ def import_(source: Path, folder: Path, /, *,
             uid: Annotated[str | None, Parameter(help="Column of ids, if any.")] = None,
             split: Annotated[str | None, Parameter(help="Column that says train or test, if any.")] = None,
             weight: Annotated[str | None, Parameter(help="Column of the labels' weights (clicks), if any.")] = None,
-            group: Annotated[str | None, Parameter(help="Column of groups, if any: one is all for testing or not "
-                                                        "at all.")] = None,
+            group: Annotated[str | None, Parameter(help="Column of groups, if any: all texts of one are for testing, "
+                                                        "or none.")] = None,
             separator: Annotated[str | None, Parameter(help="What separates label names, '' where a cell is one; "
                                                             "guessed by default.")] = None,
             vocabulary: Annotated[Path | None, Parameter(help="Vocabulary of the labels: SKOS, CSV or TSV.")] = None,
