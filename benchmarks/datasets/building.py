@@ -8,8 +8,8 @@ from pathlib import Path
 from statistics import fmean, median
 
 from data_contracts.errors import ProjectError
+from tasks.data.sources.point_split import split_points, write_split
 from tasks.data.sources.raw import GROUPS
-from tasks.data.sources.wordnet import split_points, write_split
 from tasks.data.sources.writing import raw_folder, write_lines
 from xcmodels.data.text import clean
 
