@@ -48,7 +48,7 @@ def loop_seconds(stage: Stage[Any], corpus: Corpus, scratch: str, steps: int = S
     return np.diff(ends)[warm_up - 1:]
 
 
-class Bare:
+class BareSteps:
     """Steps on batches that were made before and are on the device; mined: as of `loop_seconds`."""
 
     def __init__(self, stage: Stage[Any], corpus: Corpus, mined: Mined | None, steps: int) -> None:
@@ -83,7 +83,7 @@ class Bare:
 def bare_seconds(stage: Stage[Any], corpus: Corpus) -> np.ndarray:
     """Return the seconds of each bare step after the warm-up."""
     keep_freed_memory()    # as the loop does
-    bare, ends = Bare(stage, corpus, None, STEPS), list[float]()
+    bare, ends = BareSteps(stage, corpus, None, STEPS), list[float]()
     for number in range(STEPS):
         float(bare.step(number))    # waits for the device
         ends.append(time.perf_counter())

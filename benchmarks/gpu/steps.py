@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.bench_loop import Bare, loop_seconds
+from benchmarks.bench_loop import BareSteps, loop_seconds
 from benchmarks.gpu.scale import CUDA, Scale, product_rate
 from benchmarks.gpu.tables import Row
 from benchmarks.gpu.waits import HostWaits, busy_seconds
@@ -50,7 +50,7 @@ def first_stage(name: str, source: str, rows: int | None, changed: Mapping[str, 
 def bare_figures(scale: Scale, stage: Stage[Any], corpus: Corpus, mined: Mined) -> dict[str, Any]:
     """Return the seconds of a bare step, its operations, its waits, and the seconds to make a batch."""
     steps = scale.sizes.steps
-    bare = Bare(stage, corpus, mined, steps)
+    bare = BareSteps(stage, corpus, mined, steps)
     for number in range(min(scale.sizes.warm_up, steps)):
         bare.step(number)
     with HostWaits(bare.numbers_of_steps()) as waits:
@@ -67,7 +67,7 @@ def bare_figures(scale: Scale, stage: Stage[Any], corpus: Corpus, mined: Mined) 
             "waits": sum(waits.counts.values()), "making": bare.making}
 
 
-def gpu_seconds_a_step(scale: Scale, bare: Bare) -> float | None:
+def gpu_seconds_a_step(scale: Scale, bare: BareSteps) -> float | None:
     """Return the seconds of a step for which a GPU works; None on a CPU.
 
     They are set against the loop's time, not against that of these steps: a host that is watched launches more slowly.

@@ -18,7 +18,7 @@ from tasks.core.step import StepContext
 from tasks.data.tables import SIDE_TABLES, column_parts, count_rows, shards
 from xcmodels.data import seeds, seen_texts
 from xcmodels.data.corpus import BITS, Ragged, Side, Texts
-from xcmodels.data.groups import bound
+from xcmodels.data.groups import components
 from xcmodels.data.label_branches import Branches
 from xcmodels.data.prepare_config import PrepareConfig
 from xcmodels.data.ranges import in_ranges
@@ -190,8 +190,8 @@ def _validation(out: Path, groups: np.ndarray, config: PrepareConfig, seed: int)
     count = min(max(1, round(config.validation * len(rows))), config.validation_max, max(len(rows) - 1, 0))
     order = seeds.generator(seed, "validation").permutation(len(rows))
     _, text = np.unique(seen_texts.of_rows(Side.load(out, "train"), rows), return_inverse=True)
-    _, first, unit, sizes = np.unique(bound(text, groups[rows])[order], return_index=True, return_inverse=True,
-                                      return_counts=True)
+    _, first, component, sizes = np.unique(components(text, groups[rows])[order], return_index=True,
+                                           return_inverse=True, return_counts=True)
     held, left = np.zeros(len(first), dtype=bool), count
     for drawn in np.argsort(first).tolist():    # in the order of the draw, while they fit
         if sizes[drawn] <= left:
@@ -199,7 +199,7 @@ def _validation(out: Path, groups: np.ndarray, config: PrepareConfig, seed: int)
             left -= sizes[drawn]
         if not left:
             break
-    return np.sort(rows[order[held[unit]]] if held.any() else rows[order[:count]])
+    return np.sort(rows[order[held[component]]] if held.any() else rows[order[:count]])
 
 
 def _keys(table: Path, row: str, value: str, extra: int = 0) -> np.ndarray:

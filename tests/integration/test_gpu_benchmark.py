@@ -11,7 +11,7 @@ from benchmarks.arguments import run
 from benchmarks.gpu import __main__ as gpu
 from benchmarks.gpu.presets import shortened
 from benchmarks.gpu.scale import SMALL, Scale
-from benchmarks.gpu.steps import Bare, first_stage
+from benchmarks.gpu.steps import BareSteps, first_stage
 from benchmarks.gpu.tables import Part, Results, by_names
 from benchmarks.gpu.waits import HostWaits, union
 from benchmarks.measuring import mined_at_random
@@ -128,7 +128,7 @@ def test_a_step_on_a_transformer_waits_for_nothing_else(name, known, scale):
     """One wait is left where texts are padded: transformers asks its mask whether it hides anything."""
     corpus = scale.synthetic("corpus", SMALL.corpus)
     stage = first_stage(name, str(scale.encoder("MiniLM-sized")), 16, {})
-    bare = Bare(stage, corpus, mined_at_random(stage, corpus), 1)
+    bare = BareSteps(stage, corpus, mined_at_random(stage, corpus), 1)
     bare.step(0)
     with HostWaits(bare.numbers_of_steps()) as waits:
         bare.step(0)

@@ -8,7 +8,7 @@ import pytest
 from benchmarks import bench_loop
 from benchmarks.bench_rates import training_rates
 from benchmarks.bench_scale import epoch_and_refresh
-from benchmarks.gpu.steps import Bare
+from benchmarks.gpu.steps import BareSteps
 from benchmarks.measuring import cpu_config
 from benchmarks.synthetic import CorpusShape, synthetic_corpus
 from tests.support.toy import toy_config, toy_corpus
@@ -50,7 +50,7 @@ def test_bare_steps_are_those_of_the_loop(corpus, tmp_path, monkeypatch):
     assert [rows.tolist() for _, _, rows, _ in made[:steps]] == bare
     assert len(corpus.training_rows()) % stage.plan.batch_size and len(bare[0]) < stage.plan.batch_size
     made.clear()
-    Bare(stage, corpus, Mined(), steps)
+    BareSteps(stage, corpus, Mined(), steps)
     assert [rows.tolist() for _, _, rows, _ in made] == bare
 
 

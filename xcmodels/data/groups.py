@@ -3,7 +3,7 @@
 import numpy as np
 
 
-def bound(texts: np.ndarray, groups: np.ndarray) -> np.ndarray:
+def components(texts: np.ndarray, groups: np.ndarray) -> np.ndarray:
     """Return a number for each row (n,), the same for rows that are bound: by one text or one group, directly or not.
 
     texts (n,): the number of each row's text, from 0. groups (n,): of its group, from 0; -1 where it has none.

@@ -90,8 +90,9 @@ class FeedbackJournal:
 
         So a run that was killed resumes with the same feedback, whatever was posted meanwhile.
         """
-        feedback = self.read(self.begun())
-        if feedback and self.begun() != len(feedback):    # also where an earlier journal was moved away
+        begun = self.begun()
+        feedback = self.read(begun)
+        if feedback and begun != len(feedback):    # also where an earlier journal was moved away
             remove(part := self._mark.with_suffix(".new"))    # of a run that was killed as it wrote
             put_file(f"{len(feedback)}\n".encode(), self._mark, os.replace, part)
         return feedback

@@ -26,7 +26,7 @@ from tasks.data.sources.train_test import UID, SplitRule, key_of, split_rule
 from tasks.data.sources.vocabulary import Vocabulary, read_vocabulary, write_broader, write_graphs
 from tasks.data.sources.writing import (
     json_lines,
-    lines,
+    line_writer,
     name_and_constants,
     point,
     raw_folder,
@@ -260,7 +260,7 @@ def _write(plan: _Plan, out: Path, collected: _Collected, sha256: str) -> dict[s
                          summed="weight" in plan.documents.columns)
     column = plan.documents.uid_column
     with raw_folder(out, name_and_constants(out) | ({UID: column} if column else {})) as folder:
-        grouped = lines(folder / GROUPS) if "group" in plan.documents.columns else nullcontext(None)
+        grouped = line_writer(folder / GROUPS) if "group" in plan.documents.columns else nullcontext(None)
         with json_lines(folder / "trn.json.gz") as train, json_lines(folder / "tst.json.gz") as test, grouped as group:
             for row, own in rows():
                 side = "test" if row.is_test else "train"

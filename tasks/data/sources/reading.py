@@ -12,7 +12,7 @@ from tasks.data.sources.files import Share, blocks, count_lines, refuse_changed
 from tasks.data.sources.raw import RawDataSet, tables_of, units
 from tasks.data.sources.shards import Ids, TablePart, shard
 from tasks.data.sources.sparse import filter_pairs, sparse_matrix, sparse_rows
-from tasks.data.sources.texts import Lines, broader_pairs, groups_of, numbered_labels, plain_texts
+from tasks.data.sources.texts import Lines, broader_pairs, group_names, numbered_labels, plain_texts
 from tasks.data.tables import write_shard
 
 ROWS_PER_SHARD = 65_536    # of texts; a shard of pairs of ids has more (`shards.rows_in`)
@@ -91,7 +91,7 @@ def _pairs(data: RawDataSet, unit: str, size: int) -> Iterator[TablePart]:
         return iter([(unit, shard(SCHEMAS[kind_of(unit)], "", [[]] * (len(SCHEMAS[kind_of(unit)]) - 1)))])
     kind, _, part = unit.partition(".")
     if kind == "groups":
-        return groups_of(path, size, unit, _node_ids(data, part), data.sha256.get(unit, ""))
+        return group_names(path, size, unit, _node_ids(data, part), data.sha256.get(unit, ""))
     if kind == "broader":
         return broader_pairs(path, size, unit, data.sha256.get(unit, ""))
     if kind == "labels":

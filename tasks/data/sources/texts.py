@@ -103,7 +103,7 @@ def plain_texts(lines: Lines, file: str, size: int, table: str) -> Iterator[Tabl
     yield from buffer.rest()
 
 
-def groups_of(path: Path, size: int, table: str, queries: Ids, sha256: str = "") -> Iterator[TablePart]:
+def group_names(path: Path, size: int, table: str, queries: Ids, sha256: str = "") -> Iterator[TablePart]:
     """Yield shards of the queries' groups, from a line with the name of its group for each query, blank for none.
 
     Raises ContractError where there are more or fewer lines than queries.

@@ -13,7 +13,7 @@ import numpy as np
 from data_contracts.errors import ContractError, ProjectError
 from tasks.data.sources.files import text_lines
 from tasks.data.sources.writing import ours
-from xcmodels.data.groups import bound
+from xcmodels.data.groups import components
 
 UID = "uid_column"    # in dataset.json: the column with the uids, where they are not line numbers
 
@@ -37,18 +37,18 @@ class SplitRule:
     """The rule that assigns a text to train or test, independent of its uid and of texts that it is not bound to.
 
     share: the share of new texts for testing; a larger one only moves texts from train to test, a smaller one only the
-    other way. before: whether a text of an earlier import is for testing, by `key_of`. bound: key of each text that a
-    group, or a difference in case or white space alone, binds to others -> the key that draws the half of all of them.
+    other way. before: whether a text of an earlier import is for testing, by `key_of`. drawn_by: key of each text that
+    a group, or a difference in case or white space alone, binds to others -> the key that draws the half of all.
     """
 
     share: float
     before: dict[int, bool] = field(default_factory=dict)
-    bound: dict[int, int] = field(default_factory=dict)
+    drawn_by: dict[int, int] = field(default_factory=dict)
 
     def is_test(self, title: str, content: str) -> bool:
         """Return whether a text is for testing."""
         key = key_of(title, content)
-        key = self.bound.get(key, key)
+        key = self.drawn_by.get(key, key)
         return self.before.get(key, (key >> 32) / 2**32 < self.share)
 
 
@@ -98,7 +98,7 @@ def _drawn_by(keys: "array[int]", folds: "array[int]", groups: "array[int]") -> 
     folded, fold = np.unique(np.asarray(folds), return_inverse=True)
     names, group = np.unique(np.asarray(groups), return_inverse=True)
     grouped = np.asarray(groups) > 0
-    part = bound(fold, np.where(grouped, group, -1))
+    part = components(fold, np.where(grouped, group, -1))
     common, lowest = (np.full(len(folded), np.iinfo(np.uint64).max) for _ in range(2))
     np.minimum.at(common, part, folded[fold])
     np.minimum.at(lowest, part[grouped], names[group[grouped]])

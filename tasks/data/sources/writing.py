@@ -110,7 +110,7 @@ def _text_file(path: Path) -> Iterator[Any]:
 
 
 @contextmanager
-def lines(path: Path) -> Iterator[Callable[[str], None]]:
+def line_writer(path: Path) -> Iterator[Callable[[str], None]]:
     """Yield a function that writes one line."""
     with _text_file(path) as stream:
         yield lambda text: stream.write(text.encode() + b"\n")
@@ -119,7 +119,7 @@ def lines(path: Path) -> Iterator[Callable[[str], None]]:
 @contextmanager
 def json_lines(path: Path) -> Iterator[Callable[[Mapping[str, Any]], None]]:
     """Yield a function that writes one JSON object per line."""
-    with lines(path) as write:
+    with line_writer(path) as write:
         yield lambda row: write(_json(row))
 
 
@@ -148,7 +148,7 @@ def point(uid: str, title: str, content: str, targets: Sequence[int] | Mapping[i
 def write_lines(path: Path, texts: Iterable[str]) -> int:
     """Write one text per line, and return how many."""
     count = 0
-    with lines(path) as write:
+    with line_writer(path) as write:
         for text in texts:
             write(text)
             count += 1
