@@ -12,12 +12,12 @@ from subprocess import Popen
 import psutil
 import pytest
 
-from tasks.core.network import free_port
 from tasks.core.store import Store
 from tests.e2e.test_run_processes import of_home, words
 from tests.support.forked import start_xc
 from tests.support.home_services import until
 from tests.support.long_tests import at_length
+from tests.support.ports import free_port
 from tests.support.run_command import prepared
 
 SHORT = {"epochs": "4", "refresh_from": "2", "refresh_every": "2"}    # two rounds

@@ -17,10 +17,10 @@ import pytest
 
 from data_contracts.errors import ProjectError, ServerError
 from tasks.core.dask_workers import Workers
-from tasks.core.network import free_port
 from tests.conftest import ROOT
 from tests.support.fatal_jobs import kill_worker, kill_worker_once, stop_worker
 from tests.support.long_tests import at_length
+from tests.support.ports import free_port
 
 
 def test_a_worker_tokenises_by_one_thread_whatever_the_run_does(monkeypatch):

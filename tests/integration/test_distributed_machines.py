@@ -12,10 +12,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tasks.core.network import free_port
 from tests.conftest import ROOT
 from tests.integration.test_distributed import job, run
 from tests.support import toy
+from tests.support.ports import free_port
 from xcmodels.nn import distributed
 from xcmodels.training.checkpoint import dense_digest, read_model
 

@@ -9,11 +9,12 @@ import pytest
 from data_contracts.errors import ProjectError, ServerError, Stopped, UsageError, from_json
 from tasks.core import machines
 from tasks.core.machines import join, lead
-from tasks.core.network import Rendezvous, free_port
+from tasks.core.network import Rendezvous
 from tasks.core.shared_store import SharedStore
 from tasks.training.follower import _check_code, _fetched
 from tasks.training.launcher import LostProcess
 from tasks.training.recipe import Recipe
+from tests.support.ports import free_port
 
 
 def two_machines(count: int = 2, seconds: float = 60.0) -> tuple[Rendezvous, Rendezvous]:

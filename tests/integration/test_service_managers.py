@@ -27,10 +27,10 @@ from flows.services.definitions import services
 from flows.services.processes import Record
 from flows.services.service_manager import SERVER_VARIABLES, Part, Setup
 from flows.services.stack import Stack
-from tasks.core.network import free_port
 from tests.conftest import ROOT
 from tests.support.forked import run_xc
 from tests.support.home_services import until
+from tests.support.ports import free_port
 
 USER = pwd.getpwuid(os.getuid()).pw_name
 OTHER = {"PREFECT_API_URL": "http://prefect.example:4200/api", "PREFECT_API_AUTH_STRING": "xc:a-password"}

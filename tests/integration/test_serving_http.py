@@ -16,9 +16,9 @@ import pytest
 
 from serving.http.guard import MAX_BODY, MAX_DEPTH
 from serving.schemas import MAX_TEXT
-from tasks.core.network import free_port
 from tasks.registry.fetch import fetch
 from tests.support import tiny
+from tests.support.ports import free_port
 from tests.support.running_server import Reply, problem
 
 GOOD = {"texts": ["a wolf that lives in the mountains"], "k": 3}

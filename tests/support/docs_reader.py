@@ -17,7 +17,8 @@ from tests.conftest import ROOT
 from tests.support import tiny
 from tests.support.docs_pages import Command
 from tests.support.forked import run_xc, start_xc
-from tests.support.home_services import Home, answers, free_ports, until
+from tests.support.home_services import Home, answers, until
+from tests.support.ports import free_ports
 from tests.support.prefect_server import copy_database
 from tests.support.run_command import settings
 

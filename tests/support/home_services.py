@@ -3,12 +3,11 @@
 import base64
 import json
 import os
-import socket
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from flows.services.definitions import password
 from flows.services.stack import Stack
 from tests.conftest import ROOT
 from tests.support.forked import run_xc
+from tests.support.ports import free_ports
 from tests.support.prefect_server import copy_database
 from tests.support.tiny import add_database
 
@@ -59,15 +59,6 @@ def prefect_client() -> Iterator[SyncPrefectClient]:
     """Yield a client of the server that all tests of this process share, whenever Prefect was imported."""
     with temporary_settings({PREFECT_API_URL: os.environ["PREFECT_API_URL"]}), get_client(sync_client=True) as client:
         yield client
-
-
-def free_ports(count: int) -> list[int]:
-    """Return free ports."""
-    with ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 def until(found: Callable[[], Any], seconds: float = 120.0) -> Any:

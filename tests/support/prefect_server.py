@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tasks.core.network import free_port
+from tests.support.ports import free_port
 from tests.support.shared import end_with_tests, shared
 
 DATABASE = "prefect.db"

@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 from tokenizers.models import WordPiece
 
-from tasks.core.network import free_port
 from tasks.core.store import Artifact, Store, digest_of
 from tasks.evaluation.gates import Score
 from tasks.registry.promotion import promote_by_gates
 from tasks.registry.register import register
 from tasks.tracking.tracker import Tracker
+from tests.support.ports import free_port
 from tests.support.shared import shared
 from xcmodels.data.corpus import Ragged, Side, Texts
 from xcmodels.data.tokens import Tokenizer, learn_backend

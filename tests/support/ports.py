@@ -1,0 +1,37 @@
+"""Ports for the servers of tests, below those that the system gives away by itself."""
+
+import os
+import random
+import socket
+from contextlib import suppress
+from itertools import count, islice
+from pathlib import Path
+
+LOWEST, SHARE = 10_000, 2_000    # a test process's share of ports: no two processes of a run try the same
+_worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])
+_lowest_of_system = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+_numbers = count(random.randrange(SHARE))    # another run of the tests may be under way here
+
+
+def free_ports(wanted: int) -> list[int]:
+    """Return ports that are free, and that no program takes which asks for any port, or which connects to another.
+
+    A server may start on one long after: a port that the system itself chose would have been free for others till then.
+    """
+    return list(islice(filter(_is_free, (_port(number) for number in _numbers)), wanted))
+
+
+def free_port() -> int:
+    """Return one such port."""
+    return free_ports(1)[0]
+
+
+def _port(number: int) -> int:
+    return LOWEST + (_worker * SHARE + number % SHARE) % (_lowest_of_system - LOWEST)
+
+
+def _is_free(port: int) -> bool:
+    with suppress(OSError), socket.socket() as probe:
+        probe.bind(("127.0.0.1", port))
+        return True
+    return False
