@@ -17,7 +17,15 @@ import pyarrow as pa
 
 from data_contracts.errors import UsageError
 from data_contracts.findings import Finding, Rule, result
-from data_contracts.row_rules import GxResults, Judged, ends_of, judge, parts_of, row_results, shard_results
+from data_contracts.row_rules import (
+    GxResults,
+    SuiteFindings,
+    check_shards,
+    parts_of,
+    referenced_rows,
+    row_results,
+    shard_results,
+)
 from data_contracts.suites import quiet_context, references
 from data_contracts.table_rules import table_rules
 from data_contracts.tables import Shard, Tables, Unreadable
@@ -39,10 +47,10 @@ def check(tables: Tables, *, only: Sequence[str] | None = None, previous: Path |
     names, rules = _select(tables, only)
     existing = [table for table in names if tables.exists(table)]
     with _memory_released():
-        judged, ruled = _elsewhere(tables, existing, previous, spread, detailed=gx_results is not None) if spread \
-            else ({}, {})
+        suite_findings, ruled = ({}, {}) if spread is None else _elsewhere(
+            tables, existing, previous, spread, detailed=gx_results is not None)
         for table in names:
-            row_rule_results = _run_suite(tables, table, names, gx_results, judged.get(table)) \
+            row_rule_results = _run_suite(tables, table, names, gx_results, suite_findings.get(table)) \
                 if table in existing else []
             rules += shard_results(tables, table) + row_rule_results
         for table in existing:
@@ -88,43 +96,43 @@ def _select(tables: Tables, only: Sequence[str] | None) -> tuple[list[str], list
 
 
 def _elsewhere(tables: Tables, names: Sequence[str], previous: Path | None, spread: Spread, *,
-               detailed: bool) -> tuple[dict[str, list[Judged]], dict[str, list[RuleResult]]]:
-    """Return what `spread` finds: by table, the parts that the suite judged, and the results of its other rules.
+               detailed: bool) -> tuple[dict[str, list[SuiteFindings]], dict[str, list[RuleResult]]]:
+    """Return what `spread` finds: by table, what the suite found in each part, and the results of the other rules.
 
-    Nothing is returned where a part could not be judged, or has a damaged shard, as other rules then cannot run.
+    Nothing is returned where a part could not be checked, or has a damaged shard, as other rules then cannot run.
     """
     parts = {table: parts_of(tables, table) for table in names}
     jobs: list[tuple[int, tuple[Any, ...]]] = [
-        (sum(shard.rows for shard in shards), (_judge_part, (table, number), Tables(tables.root, tables.limits), shards,
-                                               ends_of(tables, table), detailed))
+        (sum(shard.rows for shard in shards), (_check_part, (table, number), Tables(tables.root, tables.limits), shards,
+                                               referenced_rows(tables, table), detailed))
         for table in names for number, shards in enumerate(parts[table])]
     jobs += [(tables.rows(table), (_run_rules_of, (table, None), Tables(tables.root, tables.limits), names, previous))
              for table in names]
     jobs.sort(key=lambda job: -job[0])    # the largest first, so that the last one, for which others wait, is small
-    judged: dict[str, list[Judged]] = {table: [Judged({})] * len(parts[table]) for table in names}
+    suite_findings: dict[str, list[SuiteFindings]] = {table: [SuiteFindings({})] * len(parts[table]) for table in names}
     ruled: dict[str, list[RuleResult]] = {}
     for (table, number), found in spread(call, [job for _, job in jobs]):
         if number is None:
             ruled[table] = found
         else:
-            judged[table][number] = found
-    if any(part is None or part.damaged for table in names for part in judged[table]):
+            suite_findings[table][number] = found
+    if any(part is None or part.damaged for table in names for part in suite_findings[table]):
         return {}, {}
-    return judged, ruled
+    return suite_findings, ruled
 
 
-def _judge_part(part: tuple[str, int], tables: Tables, shards: Sequence[Shard], ends: Mapping[str, int],
-                detailed: bool) -> tuple[tuple[str, int], Judged | None]:
+def _check_part(part: tuple[str, int], tables: Tables, shards: Sequence[Shard], referenced: Mapping[str, int],
+                detailed: bool) -> tuple[tuple[str, int], SuiteFindings | None]:
     """Return a part of a table, and what the suite says of it; None where the suite has an error."""
     table, _ = part
     tables.shards(table)
     before = len(tables.damage[table]["readable"])
     with _memory_released():
         try:
-            judged = judge(tables, table, shards, ends, detailed=detailed)
+            found = check_shards(tables, table, shards, referenced, detailed=detailed)
         except Exception:
             return part, None
-    return part, replace(judged, damaged=len(tables.damage[table]["readable"]) > before)
+    return part, replace(found, damaged=len(tables.damage[table]["readable"]) > before)
 
 
 def _run_rules_of(whole: tuple[str, None], tables: Tables, names: Sequence[str],
@@ -133,10 +141,10 @@ def _run_rules_of(whole: tuple[str, None], tables: Tables, names: Sequence[str],
 
 
 def _run_suite(tables: Tables, table: str, names: Sequence[str], gx_results: GxResults | None,
-               judged: Sequence[Judged] | None) -> list[RuleResult]:
-    """Run the suite on the rows of a table, or take what was `judged`; an exception makes the rule `suite` fail."""
+               found: Sequence[SuiteFindings] | None) -> list[RuleResult]:
+    """Run the suite on the rows of a table, or take what it `found`; an exception makes the rule `suite` fail."""
     try:
-        return row_results(tables, table, names, gx_results, judged)
+        return row_results(tables, table, names, gx_results, found)
     except Exception as error:
         return [result("suite", table, "great-expectations answers every expectation on every row",
                        _failure(error, table))]

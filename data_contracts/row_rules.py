@@ -32,7 +32,7 @@ _FEWEST = 3    # training queries; labels have no propensities with fewer (`xcmo
 
 
 @dataclass
-class Judged:
+class SuiteFindings:
     """What the suite says of some shards of a table.
 
     findings: by rule. gx_results: great-expectations' own. damaged: whether a shard could not be read.
@@ -44,7 +44,7 @@ class Judged:
 
 
 def parts_of(tables: Tables, table: str) -> list[list[Shard]]:
-    """Return the shards of a table in parts that are judged apart: as many rows as a run of the suite has, at most."""
+    """Return the shards of a table in parts that are checked apart: as many rows as a run of the suite has, at most."""
     parts: list[list[Shard]] = [[]]
     for shard in tables.shards(table):
         if parts[-1] and sum(each.rows for each in parts[-1]) + shard.rows > tables.limits.suite_rows:
@@ -53,41 +53,42 @@ def parts_of(tables: Tables, table: str) -> list[list[Shard]]:
     return parts
 
 
-def ends_of(tables: Tables, table: str) -> dict[str, int]:
+def referenced_rows(tables: Tables, table: str) -> dict[str, int]:
     """Return, for each id column whose tables can be read, the number of rows that it refers to."""
     return {column: sum(map(tables.rows, needs)) for column, needs in references(table).items()
             if not tables.not_checkable(needs)}
 
 
-def judge(tables: Tables, table: str, shards: Sequence[Shard], ends: Mapping[str, int], *, detailed: bool) -> Judged:
-    """Run the great-expectations suite on every row of some shards; `ends` as `ends_of` returns them.
+def check_shards(tables: Tables, table: str, shards: Sequence[Shard], referenced: Mapping[str, int], *,
+                 detailed: bool) -> SuiteFindings:
+    """Run the great-expectations suite on every row of some shards; `referenced` as `referenced_rows` returns it.
 
     detailed: keep great-expectations' results. Each batch of pieces is an asset of its own, since a checkpoint over
     several assets reports only the last.
     """
-    suite = suite_for(table, ends)
-    judged = Judged({expectation.meta["rule"]: Finding() for expectation in suite.expectations if expectation.meta})
+    suite = suite_for(table, referenced)
+    found = SuiteFindings({each.meta["rule"]: Finding() for each in suite.expectations if each.meta})
     if any(is_text(column.type) for column in SCHEMAS[kind_of(table)]):
-        judged.findings["utf8"] = Finding()
+        found.findings["utf8"] = Finding()
     for pieces in _batches(tables, table, shards):
-        answer = _run_on_pieces(pieces, suite, judged.findings, tables.limits.shown_rows, detailed=detailed)
+        answer = _run_on_pieces(pieces, suite, found.findings, tables.limits.shown_rows, detailed=detailed)
         if detailed:
-            judged.gx_results.append((pieces[0].shard.name, answer))
+            found.gx_results.append((pieces[0].shard.name, answer))
         del pieces
         gc.collect()    # great-expectations' objects form reference cycles that keep the checked rows in memory
-    return judged
+    return found
 
 
 def row_results(tables: Tables, table: str, names: Sequence[str], gx_results: GxResults | None,
-                parts: Iterable[Judged] | None = None) -> list[RuleResult]:
+                parts: Iterable[SuiteFindings] | None = None) -> list[RuleResult]:
     """Return one result per rule from what the suite says of each part of a table, in order.
 
     names: the tables of the report. gx_results: a list to append great-expectations' results to, None for no Data Docs.
-    parts: what was judged elsewhere; by default they are judged here.
+    parts: what the suite found elsewhere; by default it runs here.
     """
     if parts is None:
-        ends = ends_of(tables, table)
-        parts = (judge(tables, table, shards, ends, detailed=gx_results is not None)
+        referenced = referenced_rows(tables, table)
+        parts = (check_shards(tables, table, shards, referenced, detailed=gx_results is not None)
                  for shards in parts_of(tables, table))
     targets = references(table)
     not_checkable = {column: tables.not_checkable(needs) for column, needs in targets.items()}

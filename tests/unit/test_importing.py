@@ -235,6 +235,15 @@ def test_invalid_settings(table: Path, tmp_path: Path):
         import_file(tmp_path / "empty.csv", tmp_path / "out", text="text", labels="tags")
 
 
+def test_a_folder_that_a_file_manager_showed_is_written_again(table: Path, tmp_path: Path):
+    for _ in range(2):
+        import_file(table, tmp_path / "out", text="text", labels="tags")
+        (tmp_path / "out" / ".DS_Store").write_bytes(b"Bud1")
+    (tmp_path / "out" / ".git").mkdir()
+    with pytest.raises(UsageError, match=r"is not empty and holds '\.git'"):
+        import_file(table, tmp_path / "out", text="text", labels="tags")
+
+
 def test_uids_that_are_not_unique_are_refused(tmp_path: Path):
     """A draw does not decide; halves that the table has may number their rows alike, as each is a table of its own."""
     file, out = tmp_path / "a.csv", tmp_path / "out"

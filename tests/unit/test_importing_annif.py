@@ -38,10 +38,15 @@ def test_a_tsv_file(tmp_path: Path, name: str):
 def test_a_csv_file(tmp_path: Path):
     rows = ["document_id,text,subject_uris,title", f'd7,"One, two",<{C1}> {C2},T', "d8,Three,,"]
     (tmp_path / "docs.csv").write_text("\n".join(rows))
-    summary = import_file(tmp_path / "docs.csv", tmp_path / "out", uid="document_id", content="title", test_fraction=0)
+    summary = import_file(tmp_path / "docs.csv", tmp_path / "out", content="title", test_fraction=0)
     assert targets(tmp_path / "out") == {"One, two": [C1, C2]}
     (row,) = points(tmp_path / "out", "trn")
     assert (row["uid"], row["content"], summary["rows_without_labels"]) == ("d7", "T", 1)
+    import_file(tmp_path / "docs.csv", tmp_path / "out", uid="title", test_fraction=0)
+    assert [row["uid"] for row in points(tmp_path / "out", "trn")] == ["T"]
+    (tmp_path / "docs.csv").write_text(f"text,subject_uris\nOne,{C1}\n")
+    import_file(tmp_path / "docs.csv", tmp_path / "out", test_fraction=0)
+    assert [row["uid"] for row in points(tmp_path / "out", "trn")] == ["2"]
 
 
 def test_json_lines(tmp_path: Path):

@@ -101,3 +101,14 @@ def test_a_row_takes_few_bytes_while_rows_are_collected(tmp_path: Path, monkeypa
     (tmp_path / "a.csv").write_text("t,l\n" + "".join(f"text {n % 100},cats\n" for n in range(20_000)))
     assert import_file(tmp_path / "a.csv", tmp_path / "out", text="t", labels="l")["rows_joined"] == 19_900
     assert grown[0] < 24 * 20_000
+
+
+def test_groups_that_a_joined_text_has_are_one(tmp_path: Path):
+    """A text is of one group: else others of its further groups would be held out while it is trained on."""
+    rows = [("jams", ""), ("slow", "ann"), ("jams", "bob"), ("fast", "bob"), ("mail", "eve"), ("jams", "ann"),
+            ("mail", "")]
+    (tmp_path / "a.csv").write_text("t,g,l\n" + "".join(f"{text},{group},x\n" for text, group in rows))
+    import_file(tmp_path / "a.csv", tmp_path / "out", text="t", labels="l", group="g", test_fraction=0)
+    groups = (tmp_path / "out/groups_train.txt").read_text().split("\n")
+    assert [*zip((title for _, title, _ in rows_of(tmp_path / "out")), groups, strict=False)] == [
+        ("jams", "bob"), ("slow", "bob"), ("fast", "bob"), ("mail", "eve")]

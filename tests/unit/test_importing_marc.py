@@ -99,6 +99,15 @@ def test_marc_8_is_read(tmp_path: Path):
     assert targets(tmp_path / "out") == {"Über Hunde": ["Dogs"]}
 
 
+def test_utf_8_is_read_where_the_leader_does_not_say_so(tmp_path: Path):
+    """As in UNIMARC, whose leader has no place for it, and of programs that convert the letters alone."""
+    rows = [[("001", "1"), ("200", "1 ", "aL'été à Besançon"), ("606", "  ", "aŒuvres")],
+            [("001", "2"), ("200", "1 ", "aCats"), ("606", "  ", "aŒuvres")]]
+    (tmp_path / "a.mrc").write_bytes(b"".join(binary(row).replace(b"nam a22", b"nam  22", 1) for row in rows))
+    import_file(tmp_path / "a.mrc", tmp_path / "out", text="200a", labels="606a", test_fraction=0)
+    assert targets(tmp_path / "out") == {"L'été à Besançon": ["Œuvres"], "Cats": ["Œuvres"]}
+
+
 def test_a_table_that_speaks_of_marc_is_a_table(tmp_path: Path):
     (tmp_path / "a.csv").write_text("text,labels\n<record><leader> of MARC21/slim,xml\n")
     import_file(tmp_path / "a.csv", tmp_path / "out", text="text", labels="labels", test_fraction=0)
@@ -108,6 +117,8 @@ def test_a_table_that_speaks_of_marc_is_a_table(tmp_path: Path):
 @pytest.mark.parametrize(("name", "content", "message"), [
     ("a.mrc", FILES["a.mrc"][:-30], "a.mrc, record 3: the record cannot be read: "),
     ("a.mrc", FILES["a.mrc"].replace("Ü".encode(), b"\xc3("), "a.mrc, record 2: the record cannot be read: "),
+    ("a.mrc", FILES["a.mrc"] + binary([("245", "00", "aÜber Hunde"), ("650", " 0", "aDogs")], "latin-1"),
+     "a.mrc, record 4: the record cannot be read: Unable to parse character 0xdc"),
     ("a.mrc.gz", FILES["a.mrc.gz"][:-60], "a.mrc.gz: the file cannot be read: "),
     ("a.tsv.gz", gzip.compress(b"a title\t<urn:c>\n", mtime=0)[:10] + bytes(9), "the gzip data of a.tsv.gz is damaged"),
     ("a.xml", FILES["a.xml"][:-30], "a.xml:1"),

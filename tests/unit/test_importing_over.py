@@ -1,5 +1,6 @@
 """Import over an earlier data set: what its user set stays, and what a killed import left is put right."""
 
+import errno
 import json
 import os
 import signal
@@ -17,13 +18,15 @@ from tests.unit.test_importing import write
 from tests.unit.test_importing_halves import ROWS, split
 
 
-def test_the_name_and_the_constants_that_a_user_set_stay(tmp_path: Path):
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])    # with the mark of Windows' editors
+def test_the_name_and_the_constants_that_a_user_set_stay(tmp_path: Path, encoding: str):
     """Else the next run registers another model, which nobody serves and no champion is compared with."""
     out = tmp_path / "tickets"
     split(out, ROWS[:50])
     about = json.loads((out / ABOUT).read_text())
     assert about["name"] == "tickets" and "propensity" not in about
-    (out / ABOUT).write_text(json.dumps({**about, "name": "tickets-prod", "propensity": {"a": 0.5, "b": 0.4}}))
+    edited = {**about, "name": "tickets-prod", "propensity": {"a": 0.5, "b": 0.4}}
+    (out / ABOUT).write_text(json.dumps(edited), encoding)
     before = describe(out)
     assert before.name == "tickets-prod"
     split(out, ROWS[:60], uid="u")
@@ -73,3 +76,14 @@ def test_the_current_folder_is_not_replaced(tmp_path: Path, monkeypatch: pytest.
         with pytest.raises(UsageError, match=r"is the current folder, which cannot be replaced\nhint: cd \.\."):
             import_file(file, out, text="t", labels="l", test_fraction=0)
     assert import_file(file, Path("data"), text="t", labels="l", test_fraction=0)["train"] == 1
+
+
+@pytest.mark.parametrize(("number", "raised"), [(errno.ENOSPC, OSError), (errno.EACCES, UsageError)])
+def test_a_disk_without_room_is_not_told_as_a_folder_where_one_may_not_write(tmp_path, monkeypatch, number, raised):
+    def refused(**_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("tasks.data.sources.writing.tempfile.mkdtemp", refused)
+    with pytest.raises((OSError, UsageError)) as caught, raw_folder(tmp_path / "out", {}):
+        pass
+    assert type(caught.value) is raised

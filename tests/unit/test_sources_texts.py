@@ -122,7 +122,8 @@ def test_relevance_that_float32_must_round_is_kept(xc_json: Path):
 
 
 @pytest.mark.parametrize("spoil", [lambda data: data[:-12], lambda data: data[:20] + bytes(8) + data[28:],
-                                   lambda data: data + b"more", lambda data: gzip.decompress(data)])
+                                   lambda data: data + b"more", lambda data: gzip.decompress(data),
+                                   lambda data: data + data[:1], lambda data: data + data[:9], lambda data: data[:9]])
 def test_damaged_gzip_is_told(xc_json: Path, spoil):
     path = xc_json / "trn.json.gz"
     path.write_bytes(spoil(path.read_bytes()))

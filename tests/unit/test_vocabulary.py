@@ -53,6 +53,14 @@ def test_skos_in_every_form(tmp_path: Path, name: str, mark: bytes):
     assert vocabulary.left_out == {"concepts_deprecated": 1, "concepts_without_name": 0}
 
 
+def test_a_wrong_value_of_a_note_is_no_matter(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    """rdflib tells a traceback for each, of which real vocabularies have thousands."""
+    (tmp_path / "v.ttl").write_text(TURTLE + 'ex:cats <http://purl.org/dc/terms/modified> "2010-02-30"^^'
+                                    "<http://www.w3.org/2001/XMLSchema#date> ; skos:exactMatch <http://x.org/a b> .\n")
+    assert read_vocabulary(tmp_path / "v.ttl", ["en"]).concepts == read_vocabulary(skos(tmp_path), ["en"]).concepts
+    assert not caplog.records
+
+
 def test_languages(tmp_path: Path):
     """The first language that has a name gives the title, the others give further names."""
     file = skos(tmp_path)

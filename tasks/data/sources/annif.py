@@ -66,8 +66,11 @@ def is_csv(path: Path) -> bool:
 
 
 def read_csv(path: Path, columns: Mapping[str, Sequence[str]]) -> Iterator[Row]:
-    """Yield the documents of a CSV file, in any dialect that a table may have; the URIs have blanks between them."""
-    for row in read_rows(path, Layout(columns, tuple(columns))):
+    """Yield the documents of a CSV file, in any dialect that a table may have; the URIs have blanks between them.
+
+    A document's uid is its document_id, where no other column is named for it and the file has this one.
+    """
+    for row in read_rows(path, Layout({"uid": ("document_id",), **columns}, tuple(columns))):
         yield replace(row, cells={**row.cells, "labels": [*map(bare_uri, row.text("labels").split())]})
 
 

@@ -10,6 +10,7 @@ import gzip
 import hashlib
 import io
 import logging
+import os
 import sys
 import time
 import zlib
@@ -49,6 +50,12 @@ class Share:
 
 
 WHOLE_FILE = Share(1)
+
+
+def require_file(source: Path | str) -> None:
+    """Raise UsageError where there is no such file; stdin is always there."""
+    if source != STDIN and not os.path.exists(source):    # False of a name that is too long
+        raise UsageError(f"{source} does not exist", hint="check the path")
 
 
 class _Hashing(io.RawIOBase):
@@ -95,11 +102,17 @@ def _opened(path: Path | str, sha256: str = "") -> Iterator[Iterable[bytes]]:
 def _as_utf8(stream: "io.BufferedReader[io.RawIOBase]") -> Iterable[bytes]:
     try:
         mark = stream.peek(2)[:2]
-    except _DAMAGE:
-        mark = b""    # raised again, with a line number, when lines are read
+    except _DAMAGE as error:    # where a header is cut, a further read would find an end of the file in its place
+        return _raising(error)
     if mark not in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         return stream
     return (line.encode() for line in io.TextIOWrapper(stream, "utf-16", newline="\n"))
+
+
+def _raising(error: Exception) -> Iterator[bytes]:
+    """Raise the error when lines are read, so that it is told with where it stands."""
+    raise error
+    yield
 
 
 def refuse_other(path: Path | str, expected: str, found: str) -> None:

@@ -26,9 +26,9 @@ from tasks.data.sources.train_test import UID, SplitRule, key_of, split_rule
 from tasks.data.sources.vocabulary import Vocabulary, read_vocabulary, write_broader, write_graphs
 from tasks.data.sources.writing import (
     json_lines,
+    json_row,
     line_writer,
     name_and_constants,
-    point,
     raw_folder,
     recover,
     refuse_foreign,
@@ -83,12 +83,12 @@ class _Plan:
             else:
                 skipped["rows_without_vocabulary_labels"] += 1
 
-    def uid_key(self, row: Point) -> int:
+    def uid_key(self, point: Point) -> int:
         """Return the key of a uid, which no other row has; in each half where the documents have halves of their own.
 
         A draw must not decide whether two rows with the same uid are accepted.
         """
-        return key_of(row.uid, str(self.documents.splits and row.is_test))
+        return key_of(point.uid, str(self.documents.splits and point.is_test))
 
     def _labels(self, row: Row, names: list[str], collected: _Collected) -> dict[str, float]:
         """Return uid -> weight of the labels of a row; with a vocabulary, of those that it has."""
@@ -169,15 +169,22 @@ def import_file(path: Path, out: Path, *, text: str | None = None, labels: str |
 
 def _collect(plan: _Plan, test_fraction: float) -> _Collected:
     """Return the labels and texts of all rows. Raises ContractError where no run could train or be measured on them."""
-    collected, path, splits = _nothing(plan), plan.documents.path, plan.documents.splits
-    for row in plan.points(collected):
-        (collected.test if row.is_test else collected.train).update(row.labels)
-        if splits and not row.is_test:
-            collected.trained.add(key_of(row.title, row.content))
-        if (text := row.text_key) is not None:
+    collected = _empty(plan)
+    for point in plan.points(collected):
+        (collected.test if point.is_test else collected.train).update(point.labels)
+        if plan.documents.splits and not point.is_test:
+            collected.trained.add(key_of(point.title, point.content))
+        if (text := point.text_key) is not None:
             collected.texts.append(text)
-        collected.uids.append(plan.uid_key(row))
-    refuse_same_uids(collected.uids, ((plan.uid_key(row), row) for row in plan.points(_nothing(plan))))
+        collected.uids.append(plan.uid_key(point))
+    refuse_same_uids(collected.uids, ((plan.uid_key(point), point) for point in plan.points(_empty(plan))))
+    _refuse_useless(plan, collected, test_fraction)
+    return collected
+
+
+def _refuse_useless(plan: _Plan, collected: _Collected, test_fraction: float) -> None:
+    """Raise ContractError where no run could train or be measured on what was collected."""
+    path, splits = plan.documents.path, plan.documents.splits
     if collected.unknown and not collected.train | collected.test and plan.vocabulary is not None:
         name, where = next(iter(collected.unknown.items()))
         raise ContractError(f"none of the labels is in {plan.vocabulary.file}: "
@@ -195,7 +202,6 @@ def _collect(plan: _Plan, test_fraction: float) -> _Collected:
         raise ContractError("no row for testing has a label that a row for training has" if collected.test else
                             "no row is for testing", where=str(path),
                             hint="a run measures itself on such rows: add some, or choose others by --test or --split")
-    return collected
 
 
 def _nothing_to_train(plan: _Plan, collected: _Collected) -> ContractError:
@@ -214,7 +220,8 @@ def _nothing_to_train(plan: _Plan, collected: _Collected) -> ContractError:
                               "check that each text has its subjects where the format has them")
 
 
-def _nothing(plan: _Plan) -> _Collected:
+def _empty(plan: _Plan) -> _Collected:
+    """Return what is collected before the first row."""
     known = {"rows_without_vocabulary_labels": 0} if plan.vocabulary else {}
     return _Collected(Counter(rows_without_text=0, rows_without_labels=0, **known))
 
@@ -252,27 +259,27 @@ def _write(plan: _Plan, out: Path, collected: _Collected, sha256: str) -> dict[s
     counts: Counter[str] = Counter(train=0, test=0, labels=len(names), positives_train=0, positives_test=0,
                                    test_rows_without_known_labels=0)
 
-    def rows() -> Iterator[tuple[Point, dict[int, float]]]:
-        for row in plan.points(_nothing(plan)):
-            yield row, {ids[name]: weight for name, weight in row.labels.items() if name in ids}
+    def points() -> Iterator[tuple[Point, dict[int, float]]]:
+        for point in plan.points(_empty(plan)):
+            yield point, {ids[name]: weight for name, weight in point.labels.items() if name in ids}
 
-    joined = JoinedTexts(collected.texts, ((row.text_key, targets) for row, targets in rows()), len(names),
-                         summed="weight" in plan.documents.columns)
+    rows = ((point.text_key, targets, point.group) for point, targets in points())
+    joined = JoinedTexts(collected.texts, rows, len(names), summed="weight" in plan.documents.columns)
     column = plan.documents.uid_column
     with raw_folder(out, name_and_constants(out) | ({UID: column} if column else {})) as folder:
         grouped = line_writer(folder / GROUPS) if "group" in plan.documents.columns else nullcontext(None)
         with json_lines(folder / "trn.json.gz") as train, json_lines(folder / "tst.json.gz") as test, grouped as group:
-            for row, own in rows():
-                side = "test" if row.is_test else "train"
-                if (targets := joined.targets(row.text_key, own)) is None:
+            for point, own in points():
+                side = "test" if point.is_test else "train"
+                if (targets := joined.targets(point.text_key, own)) is None:
                     counts["rows_joined"] += 1
                 elif targets:
-                    (test if row.is_test else train)(point(row.uid, row.title, row.content, targets))
+                    (test if point.is_test else train)(json_row(point.uid, point.title, point.content, targets))
                     counts[side] += 1
                     counts[f"positives_{side}"] += len(targets)
-                    if group and not row.is_test:
-                        group(row.group)
-                    if row.is_test and key_of(row.title, row.content) in collected.trained:
+                    if group and not point.is_test:
+                        group(joined.group(point.text_key, point.group))
+                    if point.is_test and key_of(point.title, point.content) in collected.trained:
                         counts["test_rows_with_a_text_of_train"] += 1
                 else:
                     counts["test_rows_without_known_labels"] += 1
@@ -287,5 +294,5 @@ def _write(plan: _Plan, out: Path, collected: _Collected, sha256: str) -> dict[s
 def _label(plan: _Plan, collected: _Collected, uid: str) -> dict[str, Any]:
     """Return the row of a label."""
     if plan.vocabulary is not None:
-        return point(uid, plan.vocabulary.concepts[uid].title, plan.vocabulary.concepts[uid].content)
-    return point(uid, collected.titles.get(uid, uid), "")
+        return json_row(uid, plan.vocabulary.concepts[uid].title, plan.vocabulary.concepts[uid].content)
+    return json_row(uid, collected.titles.get(uid, uid), "")

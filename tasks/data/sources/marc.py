@@ -8,6 +8,9 @@ import gzip
 import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import redirect_stderr
+from io import StringIO
+from itertools import count
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 from xml.etree.ElementTree import Element, ParseError, iterparse
@@ -22,6 +25,8 @@ _COLUMN = re.compile(r"([0-9][0-9xX]{2})([a-z0-9]*)")
 _BINARY = re.compile(rb"[0-9]{5}.{5}[ 0-9]{7}.{3}45")    # the leader's length, base address and entry map
 _XML = re.compile(rb"MARC21/slim|<(\w+:)?record\b[^>]*>\s*<(\w+:)?(leader|controlfield|datafield)\b")
 _LEADS, _BETWEEN = 5, b"\r\n\x1a\0"    # bytes that pymarc reads of a record first; what may be before them
+_MARK = 9 - _LEADS    # in the others, the place of the leader's mark of UTF-8
+_NOT_MARC8 = re.compile("Unable to parse character.*|Multi-byte position.*")    # as pymarc says on stderr
 _SEPARATED = re.compile(r"[\s/:;,=]+$")    # ISBD's punctuation before the next part of a record
 _FULL_STOP = re.compile(r"(?<=[^\W\d_]{4})\.$")    # at the end of a heading, but not of "etc."
 
@@ -105,7 +110,9 @@ def _records(path: Path) -> Iterator[Fields]:
 class _Records:
     """The bytes of records for pymarc's reader, which reads 5 of a leader, then the rest of the record.
 
-    Line ends and end-of-file marks between records are passed over, as editors and FTP in text mode leave them.
+    Line ends and end-of-file marks between records are passed over, as editors and FTP in text mode leave them. A
+    record in UTF-8 gets the leader's mark of it, which UNIMARC does not have and many programs leave out: without it
+    all bytes would be read as MARC-8, most of them as other letters.
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -116,7 +123,18 @@ class _Records:
         while size == _LEADS and data[:1] and data[:1] in _BETWEEN:
             data = data.lstrip(_BETWEEN)
             data += self._file.read(_LEADS - len(data))
+        if size != _LEADS and not data.isascii() and _is_utf8(data):
+            data = data[:_MARK] + b"a" + data[_MARK + 1:]
         return data
+
+
+def _is_utf8(data: bytes) -> bool:
+    """Return whether bytes are UTF-8; letters of MARC-8 are not, as a mark stands before an ASCII letter there."""
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _binary_records(path: Path) -> Iterator[Fields]:
@@ -124,9 +142,14 @@ def _binary_records(path: Path) -> Iterator[Fields]:
 
     with _open(path) as file:
         reader = MARCReader(cast(BinaryIO, _Records(file)), to_unicode=True, permissive=True, utf8_handling="strict")
-        for number, record in enumerate(reader, 1):
-            if record is None:
-                raise ContractError(f"the record cannot be read: {reader.current_exception}",
+        for number in count(1):
+            with redirect_stderr(StringIO()) as said:
+                record = next(reader, None)
+            if not reader.current_chunk:    # the end
+                return
+            lost = _NOT_MARC8.search(said.getvalue())    # pymarc reads a blank for it
+            if record is None or lost:
+                raise ContractError(f"the record cannot be read: {lost[0] if lost else reader.current_exception}",
                                     where=f"{path}, record {number}", hint="export the file again, as MARC 21 in UTF-8")
             yield [(field.tag, field.data or "") if field.control_field else
                    (field.tag, [(part.code, part.value) for part in field.subfields]) for field in record.fields]

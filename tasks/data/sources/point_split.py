@@ -43,9 +43,9 @@ def write_split(folder: Path, split: Split, labels_of: Mapping[str, Set[str]], t
     for name, stem, keys in (("train", "trn", split.train), ("test", "tst", split.test)):
         rows = [sorted(ids[label] for label in labels_of[key] if label in ids) for key in keys]
         counts[name] = writing.write_json_lines(folder / f"{stem}.json.gz", (
-            writing.point(key, *texts[key], row) for key, row in zip(keys, rows, strict=True)))
+            writing.json_row(key, *texts[key], row) for key, row in zip(keys, rows, strict=True)))
         counts[f"positives_{name}"] = sum(map(len, rows))
         counts[f"filters_{name}"] = writing.write_pairs(folder / f"filter_labels_{name}.txt", split.filters[name])
     counts["labels"] = writing.write_json_lines(folder / "lbl.json.gz", (
-        writing.point(key, *labels[key]) for key in split.labels))
+        writing.json_row(key, *labels[key]) for key in split.labels))
     return counts

@@ -120,7 +120,7 @@ def _about(folder: Path) -> dict[str, object]:
     about: object = {}
     if path.exists():
         try:
-            about = json.loads(path.read_text(encoding="utf-8"))
+            about = json.loads(path.read_text(encoding="utf-8-sig"))    # Windows' editors write the mark
         except ValueError as error:
             raise UsageError(f"it is not JSON: {error}", where=str(path), hint='write {"name": "..."}') from error
     if not isinstance(about, dict):

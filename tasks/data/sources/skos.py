@@ -6,6 +6,7 @@ SKOS Simple Knowledge Organization System Reference, W3C 2009.
 import codecs
 import gzip
 import json
+import logging
 import re
 import zlib
 from dataclasses import dataclass, field
@@ -64,6 +65,8 @@ def _graph(file: Path, form: str) -> Any:
     """Parse a file; nothing is fetched from the network."""
     from rdflib import Dataset, Graph
 
+    # its warnings, some with a traceback, are of values that nobody reads here: dates of changes, links to other sites
+    logging.getLogger("rdflib").setLevel(logging.ERROR)
     try:
         content = gzip.decompress(file.read_bytes()) if file.suffix.lower() == ".gz" else file.read_bytes()
         content = content.removeprefix(codecs.BOM_UTF8)    # which Windows' programs write, and most parsers refuse

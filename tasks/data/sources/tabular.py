@@ -16,7 +16,7 @@ from typing import Any
 from data_contracts.errors import ContractError, UsageError
 from tasks.data.sources.columns import Layout, Row, match_columns, required_columns
 from tasks.data.sources.delimited import DELIMITERS, LOOKED_AT, dialect_of, table_rows
-from tasks.data.sources.files import STDIN, text_lines
+from tasks.data.sources.files import STDIN, require_file, text_lines
 
 log = logging.getLogger(__name__)
 
@@ -34,8 +34,7 @@ def read_rows(source: Path | str, layout: Layout) -> Iterator[Row]:
     if suffix not in KINDS and source != STDIN and not layout.plain and not layout.unnamed:
         raise UsageError(f"{source} is of no kind that can be read as a table",
                          hint=f"known are {', '.join(KINDS)}, texts also with .gz; save a spreadsheet as CSV UTF-8")
-    if source != STDIN and not Path(source).exists():
-        raise UsageError(f"{source} does not exist", hint="check the path")
+    require_file(source)
     name = "stdin" if source == STDIN else str(source)
     if suffix == ".parquet":
         yield from _parquet_rows(Path(source), name, layout)

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from data_contracts.errors import UsageError
-from tasks.core.files import held, locked
+from tasks.core.files import held, locked, making
 from tasks.data.sources.raw import ABOUT
 
 WRITER = "xcflow"
 _PREVIOUS = "previous"    # the earlier data set, while a new one takes its place
+_OF_FILE_MANAGERS = (".DS_Store", ".directory", "Thumbs.db", "desktop.ini")    # in each folder that was looked at
 
 
 @contextmanager
@@ -30,11 +31,9 @@ def raw_folder(out: Path, about: Mapping[str, Any]) -> Iterator[Path]:
     out = Path(os.path.realpath(out))
     recover(out)
     refuse_foreign(out)
-    try:
+    with making(out):
         out.parent.mkdir(parents=True, exist_ok=True)
         working = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".tmp", dir=out.parent))
-    except OSError as error:
-        raise UsageError(f"{out} cannot be made: {error.strerror}", hint="name a folder where you may write") from error
     with locked(working, fcntl.LOCK_SH):    # so that nobody takes it for one that was left (`recover`)
         try:
             data = working / out.name
@@ -75,7 +74,7 @@ def refuse_foreign(out: Path) -> None:
     if out.exists() and out.samefile("."):    # it would be removed under the user's shell
         raise UsageError(f"{out} is the current folder, which cannot be replaced", hint="cd .., and name it from there")
     names = {path.name for path in out.iterdir()} if out.is_dir() else set()
-    if foreign := sorted(names - set(ours(out).get("files", ()))):
+    if foreign := sorted(names.difference(ours(out).get("files", ()), _OF_FILE_MANAGERS)):
         raise UsageError(f"{out} is not empty and holds {foreign[0]!r}, which is not part of a data set written here",
                          hint=f"name a new folder, or look through this one and remove it: rm -r {out}")
 
@@ -83,7 +82,7 @@ def refuse_foreign(out: Path) -> None:
 def ours(out: Path) -> dict[str, Any]:
     """Return dataset.json of a data set written here, with `files` at least; {} where the folder has none."""
     try:
-        manifest = json.loads((out / ABOUT).read_text(encoding="utf-8"))
+        manifest = json.loads((out / ABOUT).read_text(encoding="utf-8-sig"))    # as `describe` reads it
     except (OSError, ValueError):
         return {}
     if not isinstance(manifest, dict) or manifest.get("written_by") != WRITER:
@@ -132,8 +131,8 @@ def _json(row: Mapping[str, Any]) -> str:
     return json.dumps(row, ensure_ascii=False)
 
 
-def point(uid: str, title: str, content: str, targets: Sequence[int] | Mapping[int, float] | None = None,
-          ) -> dict[str, Any]:
+def json_row(uid: str, title: str, content: str, targets: Sequence[int] | Mapping[int, float] | None = None,
+             ) -> dict[str, Any]:
     """Return a row of trn.json.gz or tst.json.gz; without targets, of lbl.json.gz.
 
     targets: the ids of its labels, all of relevance 1, or id -> relevance, which are sorted by id.
