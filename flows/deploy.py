@@ -187,6 +187,7 @@ def _difference(client: SyncPrefectClient, wanted: RunnerDeployment) -> str:
     limit = present.global_concurrency_limit
     pairs = {
         "schedule": ([*map(_schedule_text, present.schedules)], [*map(_schedule_text, wanted.schedules or [])]),
+        "pause": (present.paused, False),    # by a person, in Prefect's page; then no schedule counts
         "parameters": (present.parameters, wanted.parameters),
         "form": (present.parameter_openapi_schema, wanted._parameter_openapi_schema.model_dump(exclude_unset=True)),
         "description": (present.description, wanted.description), "tags": (present.tags, wanted.tags),

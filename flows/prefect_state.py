@@ -46,9 +46,9 @@ def without_heartbeats() -> AbstractContextManager[Any]:
 
 @contextmanager
 def noted_until_it_ends(home: Path) -> Iterator[None]:
-    """Note the present flow run in HOME/run while the block lasts; first mark a run noted earlier as crashed.
+    """Note the present flow run in HOME/run until the block is done; first mark a run noted earlier as crashed.
 
-    Only one run at a time uses a home, so an earlier note is of a run that was killed. A server that watches
+    Only one run at a time uses a home, so an earlier note is of a run that was killed or failed. A server that watches
     heartbeats has ended that flow run by now, though not its tasks; a server that lasts for one run never does.
     """
     note = home / "run" / "flow-run"
@@ -62,12 +62,8 @@ def noted_until_it_ends(home: Path) -> Iterator[None]:
     part = note.with_suffix(".part")
     part.write_text(json.dumps({"id": str(flow_run.id), "home": str(home)}))
     os.replace(part, note)
-    try:
-        yield
-    except Exception:
-        note.unlink(missing_ok=True)
-        raise
-    note.unlink(missing_ok=True)    # not after a signal, which may have reached the server too
+    yield
+    note.unlink(missing_ok=True)    # not after an error or a signal: the server may be gone, and not know how it ended
 
 
 def _mark_crashed(client: SyncPrefectClient, run: UUID) -> None:

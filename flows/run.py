@@ -37,7 +37,8 @@ from tasks.data.fetch import fetched
 from tasks.data.sources import describe
 from tasks.home_gc import remove_checkpoints
 from tasks.plan import Pipeline, feedback_on, pipeline
-from tasks.session import Finished, Session, finish
+from tasks.run_end import Finished, finish
+from tasks.tracked_run import TrackedRun
 from xcmodels.metrics import FAMILIES, name_of
 
 UNTIL = get_args(Until)
@@ -191,19 +192,19 @@ def run_steps(config: RunConfig, until: Until = "register", patience: float = 0.
             raise
         if until == "prepare":
             return None
-        with Session(config, runner.pipeline, runner.store, runner.terminal.line) as session:
+        with TrackedRun(config, runner.pipeline, runner.store, runner.terminal.line) as tracked:
             if until == "register":
                 with suppress(ServerError):    # training works without MLflow, and registering tries again
-                    session.check_owner()
+                    tracked.check_owner()
             for step, result in zip(runner.pipeline.prepare, runner.results.values(), strict=True):
-                session.note(step, result)
-            train(runner.title, runner, session.note)
+                tracked.note(step, result)
+            train(runner.title, runner, tracked.note)
             remove_checkpoints(runner.store, runner.pipeline.train, runner.done)
             if until == "train":
                 return None
-            evaluate(runner.title, runner, session.note)
+            evaluate(runner.title, runner, tracked.note)
             new = any(not result.reused for result in runner.results.values())
-            finished = finish(session, runner.done, register_it=until == "register", rebuild=new or until == "report")
+            finished = finish(tracked, runner.done, register_it=until == "register", rebuild=new or until == "report")
             runner.note_end()
         show(finished)
         return finished

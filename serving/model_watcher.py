@@ -62,7 +62,7 @@ class Served:
         return {"name": self.name, "version": self.version, "digest": self.digest, "data": self.data}
 
 
-class Registry:
+class RegisteredModel:
     """A model in the registry, named as for `find`; where no name is given, the first lookup fixes it.
 
     A name alone means the champion: without one the newest version may be one that the gates refused.

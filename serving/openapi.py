@@ -65,10 +65,10 @@ MEANING = {
     "no-model": "No version could be loaded yet.", "connections": "Too many connections are open.",
     "draining": "The server is about to stop.", "route": "There is nothing at this address, or not by this method."}
 _MODEL = {"name": "wordnet", "version": "3", "digest": "6" * 64, "data": "f" * 64}
-_CAT = {"id": 21270, "uid": "n02127275", "text": "wildcat", "score": 2.131416, "confidence": 0.090095}
-_EXPLANATION = {"parts": {"encoder": 0.565491, "classifier": 0.640303, "similar texts": 0.588934, "words": 0.13394,
-                          "sparse": 0.035871, "frequent": 0.0, "name": 0.084754, "trees": 0.082122},
-                "words": {"wild": 0.792951, "cat": 0.477183}, "frequency": 14, "nearest": [
+_CAT = {"id": 21270, "uid": "n02127275", "text": "wildcat", "score": 2.400809, "confidence": 0.096318}
+_EXPLANATION = {"parts": {"encoder": 0.536256, "classifier": 0.870689, "similar texts": 0.700061, "words": 0.108048,
+                          "sparse": 0.038438, "frequent": 0.0, "name": 0.074797, "trees": 0.07252},
+                "words": {"wild": 0.815516, "cat": 0.475325}, "frequency": 14, "nearest": [
     {"text": "European wildcat, catamountain, Felis silvestris", "similarity": 0.475528,
      "labels": ["Felis, genus Felis", "wildcat"]}]}
 _PROJECT = {"project_id": "books", "name": "books version 3", "language": "und",

@@ -30,7 +30,7 @@ from serving.app import create_app
 from serving.feedback import FeedbackKeeper
 from serving.http.guard import REQUEST_SECONDS, Access, Guard
 from serving.http.protocol import TimeoutProtocol
-from serving.model_watcher import AliasFollower, Registry
+from serving.model_watcher import AliasFollower, RegisteredModel
 from serving.workers.dispatcher import SHORTAGES, Dispatcher
 from serving.workers.metrics import SummedMetrics
 from serving.workers.shared_status import Board, BoardPeers
@@ -63,17 +63,17 @@ def serve(home: Path, mlflow: str, model: str, *, host: str, port: int, access: 
             what = f"serving {name} version {version}" if version else "no model yet; listening"
             _log.warning("%s on %s", what, address)
 
-        def follow(known: str = "") -> AliasFollower:
-            return follower(home, mlflow, model or known, wait)
+        def open_follower(known: str = "") -> AliasFollower:
+            return follower_of(home, mlflow, model or known, wait)
 
         keeper = FeedbackKeeper(home) if feedback else None
         if workers > 1:
-            _serve_by_workers(sock, workers, follow, partial(create_app, access=access, keeper=keeper), ready)
+            _serve_by_workers(sock, workers, open_follower, partial(create_app, access=access, keeper=keeper), ready)
             return
-        following = follow()
-        app, service = create_app(following, access, keeper)
+        follower = open_follower()
+        app, service = create_app(follower, access, keeper)
         limit_connections(service)
-        served, server = following.current, Server(settings(app, TimeoutProtocol), service)
+        served, server = follower.current, Server(settings(app, TimeoutProtocol), service)
         # From here on a signal counts. uvicorn, too, raises it again at the end, and then the exit code is 0.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, server.handle_exit)
@@ -81,7 +81,7 @@ def serve(home: Path, mlflow: str, model: str, *, host: str, port: int, access: 
         server.run([sock])
 
 
-def _serve_by_workers(sock: socket.socket, count: int, follow: Callable[[str], AliasFollower],
+def _serve_by_workers(sock: socket.socket, count: int, open_follower: Callable[[str], AliasFollower],
                       make: Callable[..., tuple[Guard, ModelService]], ready: Callable[[str, str], None]) -> None:
     """Serve by processes that are forked from this one, in which the libraries are in memory that they share.
 
@@ -103,8 +103,8 @@ def _serve_by_workers(sock: socket.socket, count: int, follow: Callable[[str], A
             return
         torch.set_num_threads(max(1, torch.get_num_threads() // count))
         peers = BoardPeers(board, worker.number)
-        following = follow(board.model)    # one that is started again serves it, whatever was registered since
-        app, service = make(following, metrics=partial(SummedMetrics, peers=peers, folder=counts), peers=peers)
+        follower = open_follower(board.model)    # one that is started again serves it, whatever was registered since
+        app, service = make(follower, metrics=partial(SummedMetrics, peers=peers, folder=counts), peers=peers)
         room = limit_connections(service)
         balanced = settings(ConnectionBalancer(app, peers), WorkerProtocol)
         WorkerServer(balanced, service, peers, worker.channel, room).run()
@@ -129,24 +129,24 @@ def _first_ready(board: Board, ready: Callable[[str, str], None]) -> None:
     ready(*(status.name, status.version) if status else ("", ""))
 
 
-def follower(home: Path, mlflow: str, model: str, wait: bool) -> AliasFollower:
+def follower_of(home: Path, mlflow: str, model: str, wait: bool) -> AliasFollower:
     """Return what follows a model's alias, with a version loaded; this process reads no pickle from then on.
 
     Raises what prevents loading it, unless the server may wait for a model; UsageError where there are several, and
     none is named.
     """
     tracker = Tracker(home, mlflow or None)
-    registry = Registry(tracker, model or None)
-    following = AliasFollower(registry.look, registry.load)
+    registered = RegisteredModel(tracker, model or None)
+    follower = AliasFollower(registered.look, registered.load)
     forbid_pickle()
     if wait:
         if not model:
             with suppress(ServerError):
                 only_model(tracker)    # where there are several, none would ever answer
-        following.step()    # so that a model that exists is loaded before the first request
+        follower.step()    # so that a model that exists is loaded before the first request
     else:
-        following.first()
-    return following
+        follower.first()
+    return follower
 
 
 def limit_connections(service: ModelService) -> int:

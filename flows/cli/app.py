@@ -39,6 +39,7 @@ from flows.cli.commands.serve import serve
 from flows.cli.commands.service import service
 from flows.cli.completion import script
 from flows.cli.config_file import GIVEN
+from flows.cli.plain_help import PlainHelp
 from flows.cli.usage import usage_error
 from flows.services.environment import bypass_proxies
 from tasks.core.files import NO_SPACE, nearest_existing
@@ -92,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):    # data is UTF-8 whatever the terminal's language
         sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
     words = list(sys.argv[1:] if arguments is None else arguments)
-    app.help_formatter = "default" if _room_for_boxes() else "plain"
+    app.help_formatter = "default" if _room_for_boxes() else PlainHelp()
     debug = "--debug" in words or bool(os.environ.get("XC_DEBUG"))
     try:
         _call([word for word in words if word != "--debug"])

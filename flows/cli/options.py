@@ -108,7 +108,7 @@ def json_line(value: Any) -> str:
         char if char.isprintable() else json.dumps(char)[1:-1] for char in line)
 
 
-def columns(rows: Sequence[Sequence[object]]) -> list[str]:
+def aligned(rows: Sequence[Sequence[object]]) -> list[str]:
     """Return the rows of a table as lines with aligned columns."""
     widths = [max(len(str(row[column])) for row in rows) for column in range(len(rows[0]))]
     return ["  ".join(f"{cell!s:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
@@ -117,9 +117,7 @@ def columns(rows: Sequence[Sequence[object]]) -> list[str]:
 def resolved_settings(options: CommonOptions) -> dict[str, str]:
     """Return the settings that differ from the preset's; raise UsageError where an option or the data is invalid."""
     from tasks.data.fetch import outline
-    from tasks.plan import resolve_run
-    from tasks.registry.tags import require_name
-    from xcmodels.methods.presets import ends_before_mining, flat
+    from tasks.data.sources import describe
 
     settings = options.settings
     if options.store:
@@ -130,6 +128,9 @@ def resolved_settings(options: CommonOptions) -> dict[str, str]:
     utf8(options.home)
     try:
         with outline(options.data) as folder:
+            describe(folder)    # a slip in --data is told before torch is imported, which takes seconds
+            from tasks.plan import resolve_run
+
             raw, resolved = resolve_run(folder, options.method, options.preset, settings)
     except UsageError as error:
         ours = [f"no {name} {getattr(options, name)!r}" for name in ("method", "preset")
@@ -138,6 +139,9 @@ def resolved_settings(options: CommonOptions) -> dict[str, str]:
             ours += [f"no setting {key!r}", f"{key} ", f"{key}:"]
         raise UsageError(error.what, where=FILE if error.what.startswith(tuple(ours)) else error.where,
                          hint=error.hint) from error
+    from tasks.registry.tags import require_name
+    from xcmodels.methods.presets import ends_before_mining, flat
+
     if isinstance(options, NameOptions):
         require_name(options.name or raw.name)
     for key in ends_before_mining(options.method, options.preset, settings):

@@ -65,6 +65,9 @@ def prefect_service(home: Path, port: int) -> Service:
         _environment(home) | {
             "PREFECT_SERVER_API_AUTH_STRING": password(home), "PREFECT_SERVER_CSRF_PROTECTION_ENABLED": "true",
             "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": f"{address},http://localhost:{port}",
+            # Kept in memory, the slots of runs would be lost with a server that is killed: it would end a run that
+            # holds one, and never free that of a run that was killed as it began.
+            "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
             "PREFECT_UI_API_URL": "/api", "PREFECT_API_URL": f"{address}/api"},
         address, port, "--prefect-port", f"{address}/api/health")
 

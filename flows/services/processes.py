@@ -19,11 +19,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from http.client import HTTPException
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psutil
 
 from data_contracts.errors import ServerError
-from tasks.core.devices import port_holder
+from tasks.core.devices import listeners, port_holder
+from tasks.core.files import full_disk
 
 MARK = "XC_SERVICE"
 START_SECONDS = 180.0   # for a server's first start on a busy machine, including the creation of its database
@@ -118,9 +120,14 @@ class Record:
             return True
         try:
             with urllib.request.urlopen(self.health, timeout=ANSWER_SECONDS) as response:
-                return bool(response.status == 200)
-        except (HTTPException, OSError):
+                return bool(response.status == 200) and self._listens()
+        except (HTTPException, OSError, psutil.NoSuchProcess):
             return False
+
+    def _listens(self) -> bool:
+        """Return whether it is what answers at its port; another program may have taken that before it came to it."""
+        pids = listeners(urlsplit(self.health).port or 0)
+        return not pids or any(pid == self.pid or _mark(psutil.Process(pid)) == self.mark for pid in pids)
 
 
 @dataclass(frozen=True)
@@ -132,10 +139,11 @@ class Started:
     log: Path
 
     def check(self) -> None:
-        """Raise ServerError with the last line of its log where it has ended."""
+        """Raise ServerError with the last line of its log where it has ended, ProjectError where the disk is full."""
         if self.process.poll() is not None:
-            raise ServerError(f"{self.record.title} ended with code {self.process.returncode} as it started: "
-                              f"{last_line(self.log)}", hint=f"its log: {self.log}")
+            ended = ServerError(f"{self.record.title} ended with code {self.process.returncode} as it started: "
+                                f"{last_line(self.log)}", hint=f"its log: {self.log}")
+            raise full_disk(ended, self.log.parent) or ended
 
 
 def launch(record: Record, home: Path, log: Path, *, follow: bool = False) -> Started:

@@ -62,13 +62,13 @@ class Stack:
                 if (record := self.running(service.name)) is not None:
                     wait_answer(record, hint)
                     service.after_start()
-            started: list[str] = []
+            started: list[Record] = []
             try:
                 self._start(missing, started, say)
             except BaseException:
-                self._end([record for name, record in self.records().items() if name in started], say)
+                self._end(started, say)    # not by their files, which may have been deleted with the home
                 raise
-            return started
+            return [record.name for record in started]
 
     def down(self, say: Say) -> list[str]:
         """End every service that was started here, the last one first; return the names of those that ran.
@@ -119,7 +119,7 @@ class Stack:
         except OSError:    # closed to this user
             return False
 
-    def _start(self, missing: Sequence[Service], started: list[str], say: Say) -> None:
+    def _start(self, missing: Sequence[Service], started: list[Record], say: Say) -> None:
         waiting: dict[str, tuple[Service, Started]] = {}
 
         def wait_for(names: Sequence[str]) -> None:
@@ -133,8 +133,8 @@ class Stack:
         for service in missing:
             wait_for([name for name in waiting if name in service.needs])
             service.before_start()
-            started.append(service.name)
-            waiting[service.name] = (service, self._launch(Record.of(service)))
+            started.append(Record.of(service))
+            waiting[service.name] = (service, self._launch(started[-1]))
         wait_for(list(waiting))
 
     def _launch(self, record: Record) -> Started:

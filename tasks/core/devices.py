@@ -26,10 +26,17 @@ def free_space(folder: Path) -> int:
     return shutil.disk_usage(nearest_existing(folder)).free
 
 
+def listeners(port: int) -> list[int]:
+    """Return the pids of the processes that listen on a port, as far as this user may see them."""
+    with suppress(psutil.Error, OSError):
+        return [connection.pid for connection in psutil.net_connections("tcp") if connection.pid
+                and connection.status == psutil.CONN_LISTEN and connection.laddr.port == port]
+    return []
+
+
 def port_holder(port: int) -> str:
     """Return the pid and command of the process that listens on a port, as far as this user may see them."""
     with suppress(psutil.Error, OSError):
-        for connection in psutil.net_connections("tcp"):
-            if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid:
-                return f"process {connection.pid}: {' '.join(psutil.Process(connection.pid).cmdline())[:200]}"
+        for pid in listeners(port):
+            return f"process {pid}: {' '.join(psutil.Process(pid).cmdline())[:200]}"
     return "a process of another user"

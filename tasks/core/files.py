@@ -2,11 +2,14 @@
 
 import errno
 import fcntl
+import glob
 import hashlib
 import os
+import re
 import secrets
 import shutil
 import stat
+import tempfile
 import time
 import uuid
 import weakref
@@ -26,9 +29,11 @@ _REMEDIES = {
     errno.ENOTDIR: "choose a HOME below a folder",
 }
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)    # what a full disk answers, or a user's full share of it
+_TAKEN = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)    # what renaming a folder to a name in use answers
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS)    # what a file system without hard links answers
 FULL = 8_000_000    # free bytes below which a database may fail
-_NO_ROOM = ("No space left on device", "database or disk is full")
+# A full disk in the words of libraries whose errors have no number; the last are NumPy's, of a part of an array.
+_NO_ROOM = re.compile(r"No space left on device|database or disk is full|\d+ requested and \d+ written")
 _held: dict[object, int] = {}    # file descriptors of the locks of this process, by who holds each
 
 
@@ -53,11 +58,14 @@ def explained(doing: str, place: Path) -> Iterator[None]:
     """Turn disk errors into a ProjectError with a remedy; other errors pass."""
     try:
         yield
-    except OSError as error:
-        if error.errno not in _REMEDIES:
+    except ProjectError:
+        raise
+    except Exception as error:
+        number = errno.ENOSPC if _NO_ROOM.search(str(error)) else getattr(error, "errno", None)
+        if number not in _REMEDIES:
             raise
-        what = f"cannot {doing}: {error.filename or place}: {error.strerror}"
-        raise ProjectError(what, hint=f"{_REMEDIES[error.errno]}, then run the same command again") from error
+        what = f"cannot {doing}: {getattr(error, 'filename', None) or place}: {os.strerror(number)}"
+        raise ProjectError(what, hint=f"{_REMEDIES[number]}, then run the same command again") from error
 
 
 @contextmanager
@@ -72,12 +80,43 @@ def making(folder: Path) -> Iterator[None]:
                          hint="name a folder where you may write") from error
 
 
+@contextmanager
+def new_folder(out: Path) -> Iterator[Path]:
+    """Yield the name of a folder to make in a hidden one beside `out`; it becomes `out` when the block is done.
+
+    What killed calls left there is removed. Raises UsageError where `out` cannot be made, or has been made meanwhile.
+    """
+    parent, prefix = out.absolute().parent, f".{out.absolute().name}."
+    with making(out):
+        parent.mkdir(parents=True, exist_ok=True)
+        for left in parent.glob(f"{glob.escape(prefix)}{'[a-z0-9_]' * 8}.new"):    # as mkdtemp names them
+            with suppress(OSError):    # another user's, say
+                if not held(left):
+                    shutil.rmtree(left)
+        working = Path(tempfile.mkdtemp(prefix=prefix, suffix=".new", dir=parent))
+    with locked(working, fcntl.LOCK_SH):    # so that nobody takes it for one that was left
+        try:
+            yield working / "made"
+            _name_made(working / "made", out)
+        finally:
+            shutil.rmtree(working, ignore_errors=True)
+
+
+def _name_made(made: Path, out: Path) -> None:
+    try:
+        os.rename(made, out)
+    except OSError as error:
+        if error.errno not in _TAKEN:
+            raise
+        raise UsageError(f"{out} has been made by another process meanwhile",
+                         hint="name a new folder, or move that one away") from error
+
+
 def full_disk(error: BaseException, place: Path) -> ProjectError | None:
     """Return the error to raise where a failure is due to the disk of `place` being full; else None."""
-    free = shutil.disk_usage(place).free
+    free = shutil.disk_usage(nearest_existing(place)).free    # the place itself may have been removed
     # The file that failed to be written is gone by now, and may have left room.
-    if free >= FULL and getattr(error, "errno", None) not in NO_SPACE \
-            and not any(message in str(error) for message in _NO_ROOM):
+    if free >= FULL and getattr(error, "errno", None) not in NO_SPACE and not _NO_ROOM.search(str(error)):
         return None
     what = "is full" if free < FULL else "had no room for a file"
     return ProjectError(f"the disk of {place} {what}: {free / 1e6:,.1f} MB free",
@@ -130,8 +169,9 @@ def link(part: Path, target: Path) -> None:
 def secret(path: Path) -> str:
     """Return the line in a private file, "xc:" and a password; the first call creates it."""
     if not path.exists():
-        path.parent.mkdir(0o700, parents=True, exist_ok=True)
-        put_file(f"xc:{secrets.token_urlsafe(18)}\n".encode(), path, link)
+        with explained("keep a password", path.parent):
+            path.parent.mkdir(0o700, parents=True, exist_ok=True)
+            put_file(f"xc:{secrets.token_urlsafe(18)}\n".encode(), path, link)
     return path.read_text().strip()
 
 

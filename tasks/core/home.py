@@ -133,8 +133,11 @@ class Home:
                 remove(path)
 
     def _make_folders(self) -> None:
-        for name in ("", "tmp", "objects", "refs", "refs/steps", "scratch", "quarantine"):
-            make_folder(self.home / name)
+        make_folder(self.home)
+        for name in ("tmp", "objects", "refs", "refs/steps", "scratch", "quarantine"):
+            make_folder(folder := self.home / name)
+            if not folder.is_dir():
+                raise UsageError(f"{folder} is no folder", hint="mount the disk that it leads to, or move it away")
 
     def _ref(self, kind: str, name: str) -> Path:
         return self.home / "refs" / checked(kind) / checked(name)

@@ -35,8 +35,8 @@ def name_of(place: Source) -> str:
 def checked_address(place: Source) -> str:
     """Return an address without a slash at its end.
 
-    Raises UsageError for one that could hold credentials, which would be written to records, without repeating it, and
-    for a chain of file systems.
+    Raises UsageError for one that could hold credentials, which would be written to records, without repeating it, for
+    a chain of file systems, and for a path of this machine that is not absolute, or not by file://.
     """
     match = _ADDRESS.fullmatch(str(place))
     protocol, rest = match.groups() if match else ("", str(place))
@@ -45,6 +45,9 @@ def checked_address(place: Source) -> str:
                          hint="give them as the store's own tools take them: AWS_PROFILE, AWS_ACCESS_KEY_ID, ...")
     if not match or "::" in str(place) or not rest.strip("/"):
         raise UsageError(f"{place} is not the address of a folder", hint="s3://BUCKET/FOLDER")
+    # Scheduled runs, and other machines, have another current folder than the command that is given the address.
+    if protocol.lower() == "local" or (protocol.lower() == "file" and not rest.startswith("/")):
+        raise UsageError(f"{place} is not the address of a folder of this machine", hint=f"file://{os.path.abspath(rest)}")
     return f"{protocol.lower()}://{rest.rstrip('/')}"
 
 

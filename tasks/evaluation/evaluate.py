@@ -39,14 +39,14 @@ def evaluate(seed: int, context: StepContext) -> None:
     frequencies = corpus.frequencies()
     inverse = inverse_propensity(corpus)
     measured = metrics.evaluate(ids, truth, filters, inverse)
-    judged = match(ids, truth, filters, corpus.n_labels)
+    matches = match(ids, truth, filters, corpus.n_labels)
     confidences = ranker.calibration(scores)
-    best = judged.labels[:, :BEST] >= 0
+    best = matches.labels[:, :BEST] >= 0
     measured |= {"calibration/queries": float(ranker.calibration.queries), "calibration/error":
-                 calibration_error(confidences[judged.rows, :BEST][best], judged.hits[:, :BEST][best])}
-    low, high = metrics.mean_interval(judged.hits[:, 0])
+                 calibration_error(confidences[matches.rows, :BEST][best], matches.hits[:, :BEST][best])}
+    low, high = metrics.mean_interval(matches.hits[:, 0])
     measured |= {"P/1/low": low, "P/1/high": high} | _recalls(ranker, corpus, seed)
-    sample = np.sort(seeds.generator(seed, "ranked sample").permutation(judged.rows)[:SAMPLE_RANKED])
+    sample = np.sort(seeds.generator(seed, "ranked sample").permutation(matches.rows)[:SAMPLE_RANKED])
     measured |= _on_sample(ranker, corpus, inverse, sample)
     deciles = metrics.by_decile(ids, truth, filters, frequencies, inverse, 5)
     for name, value in (("metrics", measured), ("deciles", deciles)):

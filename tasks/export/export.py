@@ -1,14 +1,12 @@
 """Export of a registered version's encoder, with its label vectors and a model card, to a new folder."""
 
 import os
-import shutil
-import uuid
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from data_contracts.errors import UsageError
-from tasks.core.files import explained, making
+from tasks.core.files import explained, new_folder
 from tasks.registry.resolve import find, folder_of
 from tasks.registry.tags import Version
 from tasks.tracking.tracker import Tracker
@@ -35,15 +33,9 @@ def export_encoder(tracker: Tracker, spec: str | None, out: Path, to: Target) ->
     _check(out, to)
     version = find(tracker, spec)
     folder = folder_of(tracker, version)
-    part = out.absolute().with_name(f".{out.name}.{uuid.uuid4().hex}")
-    with explained("write the encoder", out):
-        with making(out):
-            os.makedirs(part)
-        try:
-            vectors, plain = write_files(folder, version, part, to)
-            os.rename(part, out)
-        finally:
-            shutil.rmtree(part, ignore_errors=True)
+    with explained("write the encoder", out), new_folder(out) as made:
+        made.mkdir()
+        vectors, plain = write_files(folder, version, made, to)
     return Exported(f"{version.name}/{version.version}", vectors, plain)
 
 

@@ -91,7 +91,8 @@ def plain_modules(encoder: Encoder, tokenizer: Tokenizer, untitled: bool) -> lis
     assert isinstance(own, transformer.Transformer)
     most = tokenizer.max_content if untitled else tokenizer.max_title
     limit = min(most, own.max_tokens or most)
-    backend = portable(tokenizer, limit, (own.first, own.last))
+    backend = portable(tokenizer, most, (own.first, own.last))    # of as many characters as are read for `most` tokens
+    backend.enable_truncation(limit + 2)
     with tempfile.TemporaryDirectory() as folder:
         own.model.save_pretrained(folder)  # type: ignore[operator]
         PreTrainedTokenizerFast(tokenizer_object=backend, pad_token=_pad_token(backend, own.last), padding_side="right",

@@ -90,11 +90,12 @@ class Head(nn.Module):
 
     def forward(self, vectors: torch.Tensor) -> torch.Tensor:
         """Return the vectors (n, d) at unit length."""
-        if self.kind in ("unit", "gelu"):
-            return unit(F.gelu(vectors[:, 0]) if self.kind == "gelu" else vectors[:, 0])
         units = unit(vectors)
+        start = units[:, 0] + units[:, -1] if self.two_bases else units[:, 0]
+        if self.kind in ("unit", "gelu"):
+            base = start if self.two_bases else vectors[:, 0]
+            return unit(F.gelu(base) if self.kind == "gelu" else base)
         if self.kind == "residual":
-            start = units[:, 0] + units[:, -1] if self.two_bases else units[:, 0]
             return unit(start + self.outer(F.gelu(self.inner(units.flatten(1)))))
         projected = self.linear(units.flatten(1) * self.scale)
         return unit(torch.tanh(projected) if self.kind == "tanh" else projected)

@@ -66,18 +66,28 @@ class ComparisonCorpus:
         return Comparison(**{**stored, "scores": [Score(**score) for score in stored["scores"]]})
 
 
-def newest_corpus(store: Store, version: Resolved,
-                  say: Callable[[str], None]) -> Callable[[Resolved, Resolved], Comparison]:
-    """Return the corpus of a version's data set that was made or used last.
+def comparison_on_newest(store: Store, version: Resolved,
+                         say: Callable[[str], None]) -> Callable[[Resolved, Resolved], Comparison]:
+    """Return what compares versions on `newest_corpus`.
 
-    Where the store has none, what raises Incomparable: by recorded metrics, which say nothing of single queries, the
+    Where the store has none, it raises Incomparable: by recorded metrics, which say nothing of single queries, the
     gates would let more pass.
     """
-    data = json.loads((version.folder / "retriever.json").read_text())["data"]
+    return newest_corpus(store, version, say) or partial(_no_test_set, _data_of(version))
+
+
+def newest_corpus(store: Store, version: Resolved, say: Callable[[str], None]) -> ComparisonCorpus | None:
+    """Return the corpus of a version's data set that was made or used last, None where the store has none."""
+    data = _data_of(version)
     keys = [key for key, manifest in store.steps() if manifest["kind"] == "corpus"
             and manifest["about"].get("settings", {}).get("facts", {}).get("name") == data]
     pack = store.find(keys[-1]) if keys else None
-    return ComparisonCorpus(store, pack, say) if pack else partial(_no_test_set, data)
+    return ComparisonCorpus(store, pack, say) if pack else None
+
+
+def _data_of(version: Resolved) -> str:
+    """Return the name of the data set that a version was trained on."""
+    return str(json.loads((version.folder / "retriever.json").read_text())["data"])
 
 
 def _no_test_set(data: str, ours: Resolved, theirs: Resolved) -> Comparison:

@@ -8,13 +8,12 @@ import hashlib
 import json
 import os
 import shutil
-import uuid
 from pathlib import Path, PurePosixPath
 from stat import S_ISREG
 from typing import BinaryIO
 
 from data_contracts.errors import DamagedArtifact, UsageError
-from tasks.core.files import explained, file_digest, making
+from tasks.core.files import explained, file_digest, new_folder
 from tasks.core.manifest import MANIFEST
 from tasks.registry.resolve import REGISTER_AGAIN, download, find, model_folder
 from tasks.registry.tags import FILES, Version
@@ -32,22 +31,14 @@ def fetch(tracker: Tracker, spec: str | None, out: Path) -> Version:
     if not (digest := version.tags.get(FILES)):
         raise UsageError(f"{version.name}/{version.version} was registered without a list of its files",
                          hint="repeat the run that registered it, which writes them anew; or: xc serve")
-    part = out.absolute().with_name(f".{out.name}.{uuid.uuid4().hex}")
-    with explained("write the model", out):
-        try:
-            with making(out):
-                os.makedirs(part.parent, exist_ok=True)
-                os.mkdir(part, 0o700)
-            with tracker.required() as client:
-                source = model_folder(client, version)
-                if source is None or not (tracker.embedded or source.is_dir()):
-                    source = part / "downloaded"
-                    source.mkdir()
-                    download(tracker, client, version, "", source)
-            _copy(source, part / "model", digest)
-            os.rename(part / "model", out)
-        finally:
-            shutil.rmtree(part, ignore_errors=True)
+    with explained("write the model", out), new_folder(out) as made:
+        with tracker.required() as client:
+            source = model_folder(client, version)
+            if source is None or not (tracker.embedded or source.is_dir()):
+                source = made.with_name("downloaded")
+                source.mkdir()
+                download(tracker, client, version, "", source)
+        _copy(source, made, digest)
     return version
 
 

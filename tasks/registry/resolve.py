@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from data_contracts.errors import DamagedArtifact, UsageError
-from tasks.core.files import remove
+from tasks.core.files import explained, remove
 from tasks.core.manifest import MANIFEST, scan, verify
 from tasks.core.store import Artifact, Store
 from tasks.registry.tags import (
@@ -194,10 +194,11 @@ def _fetched(tracker: Tracker, client: Client, version: Version, digest: str) ->
         except DamagedArtifact as error:
             _log.warning("%s; it is downloaded again", error.what)
     part = folder.with_suffix(f".{os.getpid()}.part")
-    part.mkdir(parents=True, exist_ok=True)
+    with explained("fetch the version", part):
+        part.mkdir(parents=True, exist_ok=True)
     try:
         download(tracker, client, version, RETRIEVER_PATH, part)
-        whole = verified(next(path.parent for path in part.rglob(MANIFEST)), digest)
+        whole = verified(next((path.parent for path in part.rglob(MANIFEST)), part), digest)
         if was_there:
             remove(folder)
         with suppress(OSError):    # another process was faster
@@ -217,7 +218,8 @@ def download(tracker: Tracker, client: Client, version: Version, inside: str, ou
     from mlflow.artifacts import download_artifacts
 
     source = client.get_model_version_download_uri(version.name, version.version)
-    download_artifacts(f"{source}/{inside}".rstrip("/"), dst_path=str(out), tracking_uri=tracker.uri)
+    with explained("fetch the version", out):    # the disk of this machine, which is no failure of MLflow's
+        download_artifacts(f"{source}/{inside}".rstrip("/"), dst_path=str(out), tracking_uri=tracker.uri)
 
 
 def verified(folder: Path, digest: str) -> Path:

@@ -7,6 +7,7 @@ the database, so that nothing is read from or written to that folder, whatever i
 import json
 import os
 import re
+import shlex
 import sqlite3
 import uuid
 from collections.abc import Callable, Sequence
@@ -109,10 +110,13 @@ def relocate(home: Path) -> bool:
 
 
 def _renaming(earlier: Sequence[str], home: str) -> Callable[[str | None], str | None]:
-    """Return a function that replaces earlier folders in a text, alone or in paths of files.
+    """Return a function that replaces earlier folders in a text, alone, in paths of files, or as words of a command.
 
     Only paths below mlartifacts count as files: the current folder may itself be below an earlier one.
     """
-    places = "|".join(map(re.escape, sorted(earlier, key=len, reverse=True)))
-    pattern = re.compile(rf"(?<![\w.-])(?:{places})(?=/mlartifacts(?:/|$)|/?(?:[\s'\"]|$))")
-    return lambda text: text if text is None else pattern.sub(lambda _: home, text)
+    paths, words = ("|".join(map(re.escape, sorted(each, key=len, reverse=True)))
+                    for each in (earlier, {*earlier, *map(shlex.quote, earlier)}))
+    pattern = re.compile(rf"(?<![\w.-])(?:(?:{paths})(?=/mlartifacts(?:/|$)|/?['\"])|\A(?:{paths})(?=/?\Z)"
+                         rf"|(?P<word>{words})(?=/?(?:\s|$)))")    # a word may have to be quoted for a shell
+    return lambda text: text if text is None else pattern.sub(
+        lambda found: shlex.quote(home) if found["word"] else home, text)

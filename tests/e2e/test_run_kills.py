@@ -8,12 +8,17 @@ import sqlite3
 import subprocess
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
+from prefect import flow
 from prefect.client.schemas.filters import FlowRunFilter
+from prefect.states import Failed, Running
 
+from data_contracts.errors import ServerError
+from flows.prefect_state import noted_until_it_ends
 from tasks.core.store import Store
 from tests.support.forked import start_xc
 from tests.support.home_services import prefect_client
@@ -132,6 +137,26 @@ def test_the_next_run_ends_what_a_killed_one_left_running(planted, xc, tmp_path)
         tasks = client.read_task_runs(flow_run_filter=of_it)
         assert tasks and all(task.state.is_final() for task in tasks)
     assert not (home / "run" / "flow-run").exists()
+
+
+def test_the_next_run_ends_what_failed_while_the_server_was_down(prefect_server, tmp_path, monkeypatch):
+    """The server never heard that it failed; of one that it knows to have failed, nothing changes."""
+    @flow
+    def ends() -> None:
+        pass
+
+    with prefect_client() as client:
+        states = Running(), Failed(), Running()
+        unheard, known, last = (client.create_flow_run(ends, state=state).id for state in states)
+        for run in (unheard, known):
+            monkeypatch.setattr("flows.prefect_state.flow_run", SimpleNamespace(id=run))
+            with pytest.raises(ServerError), noted_until_it_ends(tmp_path):
+                raise ServerError("the Prefect server does not answer")
+        monkeypatch.setattr("flows.prefect_state.flow_run", SimpleNamespace(id=last))
+        with noted_until_it_ends(tmp_path):
+            pass
+        assert client.read_flow_run(unheard).state.is_crashed() and client.read_flow_run(known).state.is_failed()
+        assert client.read_flow_run(last).state.is_running() and not (tmp_path / "run" / "flow-run").exists()
 
 
 @at_length("waits for retries")

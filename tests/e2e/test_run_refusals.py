@@ -119,3 +119,5 @@ def test_a_full_disk_is_the_cause_of_what_prefect_says(tmp_path, monkeypatch):
         raise ValueError("Error while serializing: I/O error: No space left on device (os error 28)")
     with pytest.raises(RuntimeError, match="500"), full_disk_explained(tmp_path):
         raise RuntimeError("Server error '500 Internal Server Error'")
+    with pytest.raises(RuntimeError, match="500"), full_disk_explained(tmp_path / "deleted"):
+        raise RuntimeError("Server error '500 Internal Server Error'")

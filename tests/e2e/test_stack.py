@@ -6,13 +6,17 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
+from uuid import UUID
 
+import psutil
 import pytest
-from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate, WorkPoolCreate
 
+from flows.services.definitions import prefect_service
 from tasks.core.store import Store
 from tests.support.home_services import Home, left_over, up
 from tests.support.long_tests import at_length
+from tests.support.ports import free_port
 from tests.support.prefect_server import copy_database
 
 
@@ -55,6 +59,28 @@ def test_down_leaves_a_process_that_only_has_the_pid(tmp_path):
         assert code == 0 and "nothing of" in said
         assert stranger.poll() is None
         stranger.kill()
+
+
+def test_a_slot_that_a_run_has_outlives_the_prefect_server(tmp_path):
+    """Else the run ends minutes after the server was started again, and one killed as it begins keeps the slot."""
+    other = Home(tmp_path / "home")
+    Store(other.home)
+    copy_database(other.home / "prefect")
+    part = prefect_service(other.home, free_port())
+    try:
+        other.stack.up([part], print)
+        with other.prefect() as client:
+            client.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name="retrain", limit=1))
+            given = client.increment_concurrency_slots_with_lease(["retrain"], 1, "concurrency", 300.0).json()
+        server = psutil.Process(other.stack.running("prefect").pid)
+        server.kill()
+        server.wait()
+        other.stack.up([part], print)
+        with other.prefect() as client:
+            client.renew_concurrency_lease(UUID(given["lease_id"]), 300.0)
+    finally:
+        other.stack.down(print)
+    assert not left_over(other.home)
 
 
 @at_length("starts all again; the page restore.md brings a home back, test_deployments.py ends one")

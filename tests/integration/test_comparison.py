@@ -12,7 +12,7 @@ from data_contracts.errors import UsageError
 from tasks.core.store import Artifact, digest_of
 from tasks.evaluation.feedback_effect import _trained_on
 from tasks.evaluation.gates import Incomparable, Score
-from tasks.registry.comparison import compare, evaluate_champion, latencies, newest_corpus
+from tasks.registry.comparison import compare, comparison_on_newest, evaluate_champion, latencies, newest_corpus
 from tasks.registry.promotion import promote_by_gates
 from tasks.registry.register import register
 from tasks.registry.resolve import resolve
@@ -227,7 +227,7 @@ def test_what_was_compared_once_is_not_measured_again(corpus, models, tmp_path):
     for name in ("one", "two"):
         entered(models, corpus, tmp_path / name, pack, seed=len(name))
     versions = [resolve(models.tracker, f"xc/{number}") for number in (2, 1)]
-    on_corpus = newest_corpus(models.store, versions[0], said.append)
+    on_corpus = comparison_on_newest(models.store, versions[0], said.append)
     first = on_corpus(*versions)
     assert on_corpus(*versions) == first and said == ["    versions 2 and 1 answer the test queries of toy"]
     assert on_corpus(*versions[::-1]).scores == first.scores[::-1] and len(said) == 2
@@ -259,7 +259,7 @@ def test_the_newest_test_set_is_that_of_the_corpus_used_last(corpus, models, tmp
         os.utime(models.store.home / "refs" / "steps" / keys[age], (time.time() + later, time.time() + later))
         assert newest_corpus(models.store, version, print).pack == last
     with pytest.raises(Incomparable, match=r"the test set of toy is not in this home \(xc prepare --data DIR\)"):
-        newest_corpus(tiny.fresh_store(tmp_path / "other"), version, print)(version, version)
+        comparison_on_newest(tiny.fresh_store(tmp_path / "other"), version, print)(version, version)
 
 
 def test_without_a_champion_there_is_nothing_to_evaluate(corpus, tmp_path):

@@ -100,3 +100,14 @@ def test_servers_are_asked_and_one_that_has_ended_is_seen(tmp_path, monkeypatch)
     with mlflow_server(tmp_path / "server") as (address, _):
         assert told(servers(tmp_path / "none", address))["mlflow"] == (True, f"answers at {address}", "")
     assert os.environ.get("PREFECT_API_URL") is None
+
+
+def test_a_folder_of_a_home_on_a_disk_that_is_gone_is_named(cli, tmp_path):
+    """Its objects may be moved to a larger disk, with a link to them."""
+    Store(tmp_path / "home")
+    (tmp_path / "home" / "objects").rmdir()
+    (tmp_path / "home" / "objects").symlink_to(tmp_path / "not mounted")
+    code, out, _ = cli("doctor", "--home", "home")
+    assert code == 1 and f"{tmp_path}/home/objects is no folder" in out
+    code, _, said = cli("gc", "--home", "home")
+    assert code == 2 and f"error: {tmp_path}/home/objects is no folder\nhint: mount the disk that it leads to" in said

@@ -1,17 +1,23 @@
 """A version's files as an MLflow model: each as it was registered, code too, or none at all."""
 
+import fcntl
 import os
 import shutil
 import sqlite3
 import stat
+from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import mlflow
 import pytest
 
-from data_contracts.errors import DamagedArtifact, UsageError
+from data_contracts.errors import DamagedArtifact, ProjectError, UsageError
+from tasks.core.files import locked
 from tasks.core.manifest import MANIFEST
 from tasks.registry.fetch import fetch
+from tasks.registry.resolve import find as resolve_find
+from tasks.registry.resolve import resolve
 from tasks.tracking.tracker import Tracker
 from tests.support import tiny
 from xcmodels.retrieval.retriever import Retriever
@@ -35,6 +41,32 @@ def models(registered, tmp_path):
     [code] = (tmp_path / "home" / "mlartifacts").rglob("pyfunc_model.py")
     made.run, made.folder = registered.run, code.parent
     return made
+
+
+@pytest.mark.parametrize("words", ["fetch", "export encoder"])
+@pytest.mark.parametrize("by_other", ["out/file", "out"])
+def test_a_folder_that_another_process_makes_meanwhile_stays(registered, cli, monkeypatch, words, by_other):
+    """As of two of these commands into one folder: the one that is done first keeps it."""
+    def find(*given):
+        Path(by_other).parent.mkdir(exist_ok=True)
+        Path(by_other).write_text("theirs")
+        return resolve_find(*given)
+
+    monkeypatch.setattr("tasks.registry.fetch.find", find)
+    monkeypatch.setattr("tasks.export.export.find", find)
+    code, out, said = cli(*words.split(), "xc", "out", "--home", str(registered.store.home))
+    assert (code, out) == (2, "") and "error: out has been made by another process meanwhile" in said
+    assert Path(by_other).read_text() == "theirs" and [path.name for path in Path().iterdir()] == ["out"]
+
+
+def test_what_killed_calls_left_beside_a_folder_is_removed(registered, tmp_path):
+    """But not what another call writes into."""
+    left, others = tmp_path / ".new.abcdef_0.new", tmp_path / ".new.abcdef_1.new"
+    for folder in (left, others):
+        (folder / "made").mkdir(parents=True)
+    with locked(others, fcntl.LOCK_SH):
+        fetch(registered.tracker, "xc", tmp_path / "new")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [others.name, "new"]
 
 
 def change(path: Path) -> None:
@@ -114,3 +146,29 @@ def test_the_model_compares_its_retriever_before_it_is_read(registered, tmp_path
             mlflow.pyfunc.load_model(str(tmp_path / "model"))
         (inside / name).write_bytes(data)
     assert len(mlflow.pyfunc.load_model(str(tmp_path / "model")).predict(["a wolf"])) == 1
+
+
+@pytest.fixture
+def elsewhere(models, monkeypatch):
+    """The model as another machine has it, whose MLflow is a server."""
+    for place in ("local_folder", "_stored"):
+        monkeypatch.setattr(f"tasks.registry.resolve.{place}", lambda *_: None)
+    monkeypatch.setattr("tasks.registry.fetch.model_folder", lambda *_: None)
+    return models
+
+
+def test_a_server_that_lost_the_manifest_has_another_version_than_was_registered(elsewhere):
+    (elsewhere.folder / "artifacts" / "retriever" / MANIFEST).unlink()
+    with pytest.raises(DamagedArtifact, match=r"is not \w{12} as it was registered: .*MANIFEST.json: No such file"):
+        resolve(elsewhere.tracker)
+    assert not list((elsewhere.store.home / "downloads").iterdir())
+
+
+def test_a_full_disk_here_is_not_called_a_failure_of_the_server(elsewhere, tmp_path, monkeypatch):
+    failed = "The following failures occurred while downloading:\n##### File MLmodel #####\n{}"
+    monkeypatch.setattr(mlflow.artifacts, "download_artifacts", Mock(
+        side_effect=mlflow.exceptions.MlflowException(failed.format("[Errno 28] No space left on device: 'MLmodel'"))))
+    for use in (partial(resolve, elsewhere.tracker), partial(fetch, elsewhere.tracker, "xc", tmp_path / "out")):
+        with pytest.raises(ProjectError, match=r"cannot fetch the version: .*: No space left on device") as caught:
+            use()
+        assert "free space" in caught.value.hint

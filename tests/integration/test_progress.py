@@ -12,7 +12,7 @@ from data_contracts.errors import ContractError, ProjectError, UsageError
 from flows import progress
 from flows.cli.commands.run import _failure_named, _summary
 from flows.config import HOME
-from tasks.session import Finished
+from tasks.run_end import Finished
 from tasks.training.launcher import _pass_on
 from tests.conftest import ROOT
 from xcmodels.training.loop import Progress

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 import sqlite3
 from contextlib import closing
@@ -112,6 +113,19 @@ def test_a_home_works_in_another_place_and_leaves_the_old_one_alone(old, tmp_pat
         after = listing(new)
         used(old)
         assert listing(new) == after and not named(old, str(new))
+
+
+@pytest.mark.parametrize(("before", "after"), [
+    ("plain", "a place"), ("a place", "plain"), ("a place", "someone's own"), ("someone's own", "plain")])
+def test_a_command_names_the_new_place_as_a_shell_takes_it(tmp_path, before, after):
+    old, new = tmp_path / before, tmp_path / after
+    models = tiny.RegisteredModels(old)
+    command = ["xc", "run", "--home", str(old), "--data", "d"]
+    models.tracker.finish("KILLED", f"interrupted\n\n    {shlex.join(command)}")
+    os.rename(old, new)
+    with Tracker(new).required() as client:
+        note = client.get_run(models.run).data.tags["mlflow.note.content"]
+    assert shlex.split(note.split("\n\n")[1]) == ["xc", "run", "--home", str(new), "--data", "d"]
 
 
 def test_a_move_that_was_cut_off_is_made_by_the_next(old, tmp_path, monkeypatch):

@@ -183,6 +183,17 @@ def test_secrets_of_the_environment_are_in_no_message(s3, monkeypatch):
         remote.files()
 
 
+@pytest.mark.parametrize(("address", "whole"), [
+    ("file://sets/tiny", "file://{here}/sets/tiny"), ("file://../tiny/", "file://{above}/tiny"),
+    ("local://sets/tiny", "file://{here}/sets/tiny"), ("LOCAL:///sets/tiny", "file:///sets/tiny")])
+def test_a_folder_of_this_machine_has_one_address_wherever_it_is_read(address, whole, tmp_path, monkeypatch):
+    """A scheduled run has another current folder than the command that gave it the address."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=f"{address} is not the address of a folder of this machine") as error:
+        checked_address(address)
+    assert error.value.hint == whole.format(here=tmp_path, above=tmp_path.parent)
+
+
 def test_a_folder_of_this_machine_is_read_in_place(tiny, home):
     assert fetched(tiny, home) == tiny and fetched(f"file://{tiny}", home) == tiny
     assert checked_address("S3://bucket/a@b/") == "s3://bucket/a@b"

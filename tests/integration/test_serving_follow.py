@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from data_contracts.errors import DamagedArtifact, UsageError
-from serving.model_watcher import AliasFollower, Registry
+from serving.model_watcher import AliasFollower, RegisteredModel
 from tasks.tracking.tracker import Tracker
 from tests.support.running_server import DIGEST, ServedModels, running, within
 
@@ -19,8 +19,8 @@ def models(tmp_path):
 
 
 def follower_of(models, spec="xc@champion"):
-    registry = Registry(Tracker(models.home), spec)
-    return AliasFollower(registry.look, registry.load)
+    registered = RegisteredModel(Tracker(models.home), spec)
+    return AliasFollower(registered.look, registered.load)
 
 
 def test_a_version_says_what_it_is(models):
@@ -75,8 +75,8 @@ def test_a_damaged_version_changes_nothing(models, caplog):
 
 def test_a_version_that_cannot_predict_is_not_taken(models):
     models.add()
-    registry = Registry(Tracker(models.home), "xc@champion")
-    follower = AliasFollower(registry.look, registry.load)
+    registered = RegisteredModel(Tracker(models.home), "xc@champion")
+    follower = AliasFollower(registered.look, registered.load)
     follower.step()
     models.add(seed=1, p1=70.0)
 
@@ -136,7 +136,7 @@ def test_a_look_reads_one_version_however_it_is_named(models, monkeypatch, spec)
 
     for name in ("model_names", "versions_of"):
         monkeypatch.setattr(f"tasks.registry.resolve.{name}", read_all)
-    assert str(Registry(Tracker(models.home), spec).look().version) == "1"
+    assert str(RegisteredModel(Tracker(models.home), spec).look().version) == "1"
 
 
 @pytest.mark.parametrize("number", ["2", "01", "+1", "x", ""])

@@ -168,7 +168,7 @@ def test_a_signal_counts_as_soon_as_it_says_that_it_serves(tmp_path, monkeypatch
 
     service = SimpleNamespace(draining=False, metrics=SimpleNamespace(refused=None))
     monkeypatch.setattr("serving.server.log_to_stderr", lambda: None)
-    monkeypatch.setattr("serving.server.follower", lambda *_: SimpleNamespace(current=None))
+    monkeypatch.setattr("serving.server.follower_of", lambda *_: SimpleNamespace(current=None))
     monkeypatch.setattr("serving.server.create_app", lambda *_: (lifespan, service))
     monkeypatch.setattr("serving.server.limit_connections", lambda _: 0)
     monkeypatch.setattr("serving.server._log", SimpleNamespace(warning=lambda *_: signal.raise_signal(signal.SIGTERM)))

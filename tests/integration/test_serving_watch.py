@@ -14,7 +14,7 @@ from serving import file_watcher, model_watcher
 from serving.answers import ModelService, Question, answer
 from serving.file_watcher import Watch
 from serving.http.guard import Problem
-from serving.model_watcher import AliasFollower, Registry
+from serving.model_watcher import AliasFollower, RegisteredModel
 from serving.prometheus import ServerMetrics
 from serving.schemas import PredictRequest
 from tasks.tracking.tracker import Tracker
@@ -30,8 +30,8 @@ def models(tmp_path):
 
 @pytest.fixture
 def follower(models):
-    registry = Registry(Tracker(models.home), "xc@champion")
-    follower = AliasFollower(registry.look, registry.load)
+    registered = RegisteredModel(Tracker(models.home), "xc@champion")
+    follower = AliasFollower(registered.look, registered.load)
     follower.step()
     return follower
 

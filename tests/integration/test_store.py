@@ -136,6 +136,16 @@ def test_disk_full_leaves_what_is_published(store, artifact):
     assert is_new(store.open(artifact))
 
 
+@pytest.mark.parametrize("error", [OSError("1049767 requested and 73696 written"),    # NumPy's
+                                   RuntimeError("Error while serializing: I/O error: No space left on device (os error "
+                                                "28)")])    # as of safetensors
+def test_a_full_disk_is_known_by_the_words_of_an_error_without_a_number(store, error):
+    told = rf"cannot publish prepare: {store.home}: No space left on device"
+    with pytest.raises(ProjectError, match=told) as caught:
+        store.publish(OLD, "prepare", {}, Mock(side_effect=error))
+    assert "free space" in caught.value.hint
+
+
 def test_a_step_does_not_write_the_manifest(store):
     with pytest.raises(FileExistsError, match=r"MANIFEST\.json"):
         store.publish(NEW, "prepare", {}, one(b"{}", "MANIFEST.json"))

@@ -4,6 +4,7 @@ import errno
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import urllib.request
 from dataclasses import replace
@@ -15,17 +16,18 @@ import httpx
 import psutil
 import pytest
 
-from data_contracts.errors import ServerError
+from data_contracts.errors import ProjectError, ServerError
 from flows.services import definitions, processes, stack
 from flows.services.definitions import supervisor_service
 from flows.services.environment import bypass_proxies
 from flows.services.processes import ENDED, SILENT, STOPPED, Service, check_port, last_line
 from flows.services.stack import Stack
 from flows.services.supervisor import Supervisor
-from tasks.core.network import free_port
+from tasks.core.devices import port_holder
 from tasks.core.store import Store
 from tests.support.faults import child, ended
 from tests.support.home_services import left_over, until
+from tests.support.ports import free_port
 
 # Its worker answers, and outlives it.
 PROGRAM = """
@@ -95,6 +97,17 @@ def test_up_killed_at_any_moment_is_completed_by_the_next(home, service, moment,
     assert all(path.stat().st_mode & 0o077 == 0 for path in (home / "run").glob("*.json"))
 
 
+def test_a_home_that_is_deleted_while_it_starts_leaves_no_process(home, service):
+    """Its records are gone, and no later command could find what runs."""
+    def deleted():
+        shutil.rmtree(home / "run")
+        raise ServerError("Prefect has no database any more")
+
+    with pytest.raises(ServerError, match="no database"):
+        Stack(home).up([replace(service, after_start=deleted)], nothing)
+    assert not programs(home)
+
+
 def test_a_part_that_stands_still_or_does_not_answer_is_told_apart(home, service, monkeypatch):
     for name in ("ANSWER_SECONDS", "START_SECONDS"):
         monkeypatch.setattr(processes, name, 20.0 if name == "START_SECONDS" else 0.3)
@@ -122,6 +135,25 @@ def test_a_port_that_this_user_may_not_have_is_not_called_taken(service, monkeyp
     with pytest.raises(ServerError, match=f"port {service.port} of app cannot be used: Permission denied") as refused:
         check_port(service)
     assert refused.value.hint == "choose another port: xc up --port PORT"
+
+
+def test_another_program_that_takes_the_port_meanwhile_does_not_answer_for_a_part(home, service):
+    """As `xc serve` in another terminal, once the port was found free; the part itself comes to it seconds later."""
+    others = []
+
+    def take_the_port():
+        others.append(subprocess.Popen([*service.command, "worker"]))
+        until(lambda: port_holder(service.port).startswith(f"process {others[0].pid}: "))
+
+    part = replace(service, command=[sys.executable, "-c", "import time; time.sleep(1); exit('it is in use')"])
+    try:
+        with pytest.raises(ServerError, match="app ended with code 1 as it started: it is in use"):
+            Stack(home).up([replace(part, before_start=take_the_port)], nothing)
+        assert others[0].poll() is None and not Stack(home).records()
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
 
 
 @pytest.mark.parametrize("given", ["", "example.org", "*"])
@@ -198,6 +230,29 @@ def test_the_remedy_names_the_home(cli, monkeypatch):
     code, _, err = cli("status", "--home", "h")
     assert code == 5 and "of 1 part: app has ended" in err
     assert "xc up --home h starts what has ended; where that does not help, xc down --home h first" in err
+
+
+def test_a_part_that_ends_on_a_full_disk_is_told_by_that(home, service, monkeypatch):
+    """Its log may have had no room for a word of it."""
+    ends = replace(service, command=[sys.executable, "-c", "raise SystemExit(1)"])
+    with pytest.raises(ServerError, match="app ended with code 1 as it started: it said nothing"):
+        Stack(home).up([ends], nothing)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=3_000))
+    with pytest.raises(ProjectError, match=f"the disk of {home}/logs is full") as error:
+        Stack(home).up([ends], nothing)
+    assert error.value.hint.startswith("free space on that disk")
+
+
+def test_a_password_that_cannot_be_written_is_told_with_its_remedy(cli, home, monkeypatch):
+    def read_only(folder, *_, **__):
+        if folder.name == "prefect":
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(folder))
+
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)    # else it has no password of its own to keep
+    monkeypatch.setattr(Path, "mkdir", read_only)
+    code, _, said = cli("up", "--home", str(home))
+    assert code == 1 and f"error: cannot keep a password: {home}/prefect: Read-only file system" in said
+    assert "hint: choose a HOME on a disk that is not read-only" in said
 
 
 def test_why_a_part_has_ended_is_its_error_and_not_the_hint(tmp_path):

@@ -56,13 +56,13 @@ def test_a_model_of_the_hub_without_a_network_gets_a_remedy(monkeypatch, tmp_pat
         tokenise(PrepareConfig(tokenizer="org/model"), (), SimpleNamespace(inputs={"tables": tmp_path}))
 
 
-def test_what_cannot_be_fetched_is_told_as_that(cli, monkeypatch):
+def test_what_cannot_be_fetched_is_told_as_that(cli, planted, monkeypatch):
     def offline(source):
         raise OSError("no network")
 
     monkeypatch.setattr(tokens.Backend, "from_pretrained", offline)
     monkeypatch.setattr("tasks.plan.resolve_run", lambda *_, **__: tokens.open_backend("org/model"))
-    code, _, err = cli("plan", "--data", "d")
+    code, _, err = cli("plan", "--data", str(planted))
     assert code == 1
     assert err == ("error: prepare.tokenizer 'org/model' is neither a folder that holds tokenizer.json nor one that "
                    "can be fetched: no network\n")

@@ -33,7 +33,7 @@ LIBRARIES = (
     "mlflow.pyfunc", "mlflow.store.tracking.sqlalchemy_store", "mlflow.store.model_registry.sqlalchemy_store",
     "pyarrow.parquet", "pyarrow.compute", "scipy.sparse", "tokenizers", "uvicorn", "prefect.main", "prefect.artifacts",
     "prefect.automations", "prefect.runner.storage", "prefect.workers.process", "flows.cli.app",
-    "tasks.session", "serving.server")
+    "tasks.run_end", "serving.server")
 # Modules that import Prefect, so must not be imported before the fork.
 IMPORTS_PREFECT = {"flows.deploy", "flows.deployed_flows", "flows.prefect_state", "flows.run"}
 OURS = {"data_contracts", "flows", "serving", "tasks", "xcmodels"}

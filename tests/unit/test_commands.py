@@ -2,13 +2,14 @@
 
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from data_contracts.errors import UsageError
-from flows.cli.app import _explained, _room_for_boxes
+from flows.cli.app import _explained, _room_for_boxes, main
 from flows.cli.commands.data import _print_counts, import_, wordnet
 from flows.cli.commands.registry import _why, promote
 from flows.cli.commands.stack import _kept
@@ -93,3 +94,15 @@ def test_a_command_that_trains_nothing_does_not_wait_for_what_only_training_uses
             "print(*{'sklearn', 'pandas', 'scipy.stats', 'scipy.optimize'} & sys.modules.keys())")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     assert not done.stdout.strip()
+
+
+@pytest.mark.parametrize(("words", "lines"), [
+    (["data", "--help"], ["Usage: xc data COMMAND"]),
+    (["gc", "--help"], ["  --days FLOAT: What a run has asked for", "      in the last so many days stays.",
+                        "      [default: 14.0]"])])
+def test_help_without_boxes_is_wrapped_once(monkeypatch, capsys, words, lines):
+    monkeypatch.setenv("COLUMNS", "40")
+    with suppress(SystemExit):
+        main(words)
+    said = capsys.readouterr().out.splitlines()
+    assert max(map(len, said)) <= 40 and set(lines) <= set(said)

@@ -15,7 +15,7 @@ from data_contracts.findings import Thresholds
 from data_contracts.tables import Tables
 from flows import run as flow
 from flows.cli.commands.feedback import list_
-from tasks import session
+from tasks import run_end
 from tasks.core.dask_workers import Workers
 from tasks.core.step import run
 from tasks.core.store import Store
@@ -281,9 +281,9 @@ def test_a_champion_that_cannot_be_opened_does_not_cost_the_report(monkeypatch, 
     def refuse(*_):
         raise error
 
-    monkeypatch.setattr(session, "resolve", refuse)
-    monkeypatch.setattr(session, "Retriever", SimpleNamespace(load=str))
-    monkeypatch.setattr(session, "feedback_effect", lambda tables, corpus, after, before: (after, before))
+    monkeypatch.setattr(run_end, "resolve", refuse)
+    monkeypatch.setattr(run_end, "Retriever", SimpleNamespace(load=str))
+    monkeypatch.setattr(run_end, "feedback_effect", lambda tables, corpus, after, before: (after, before))
     run = SimpleNamespace(name="tickets", tracker=None, store=SimpleNamespace(open=lambda artifact, **_: artifact))
     done = {ADD_FEEDBACK: "tables", "build retriever": "ours"}
-    assert session._feedback(run, None, done, SimpleNamespace(champion={"version": "1"})) == ("ours", None)
+    assert run_end._feedback(run, None, done, SimpleNamespace(champion={"version": "1"})) == ("ours", None)

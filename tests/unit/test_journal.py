@@ -1,10 +1,13 @@
 """The journal of label edits: whole commands in order, whatever is killed, and whoever writes."""
 
 import os
+import threading
+from contextlib import contextmanager
 
 import pytest
 
 from data_contracts.errors import DamagedArtifact, UsageError
+from tasks.data.feedback import journal as feedback_journal
 from tasks.data.feedback.journal import Feedback, FeedbackJournal
 from tasks.registry.edit_journal import Journal
 from tasks.registry.tags import require_name
@@ -93,3 +96,35 @@ def test_two_writers_do_not_mix(tmp_path):
     at_once(write, 2)
     uids = [edit.uid for edit in Journal(tmp_path, "m").edits()]
     assert len(uids) == 80 and all(second == f"{first}b" for first, second in zip(uids[::2], uids[1::2], strict=True))
+
+
+def test_a_decision_is_kept_though_the_journal_is_moved_away_before_it_is_written(tmp_path, monkeypatch):
+    """As its server waits for another one, which then writes to a new journal: what both acknowledged is there."""
+    journal, here = FeedbackJournal(tmp_path, "m"), threading.current_thread()
+    journal.append([Feedback("before")])
+    other = threading.Thread(target=journal.append, args=([Feedback("theirs")],))
+    began, written = threading.Event(), threading.Event()
+    locked, end_of_last_line = feedback_journal.locked, feedback_journal._end_of_last_line
+
+    @contextmanager
+    def moved_away(path, how):
+        with locked(path, how) as acquired:
+            if threading.current_thread() is here:
+                journal.path.rename(tmp_path / "moved.jsonl")
+                other.start()
+                began.wait(1)
+            yield acquired
+
+    def slow(file):
+        end = end_of_last_line(file)
+        if threading.current_thread() is other:
+            began.set()
+            written.wait(30)
+        return end
+
+    monkeypatch.setattr(feedback_journal, "locked", moved_away)
+    monkeypatch.setattr(feedback_journal, "_end_of_last_line", slow)
+    journal.append([Feedback("ours")])
+    written.set()
+    other.join()
+    assert {each.text for each in journal.read()} == {"ours", "theirs"}

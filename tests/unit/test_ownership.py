@@ -12,7 +12,7 @@ import pytest
 from data_contracts.errors import ServerError, UsageError
 from tasks.registry.tags import DATA, RUN_HOME
 from tasks.runs import past_runs
-from tasks.session import Session
+from tasks.tracked_run import TrackedRun
 from tasks.tracking.tracker import Tracker
 from tests.support import tiny
 
@@ -44,11 +44,11 @@ def tracked(folder: Path, shared: Path) -> Tracker:
 
 def ask(folder: Path, shared: Path, data: str, name: str = "") -> None:
     """Ask as a run does before it trains."""
-    session = Session(SimpleNamespace(name=name, mlflow="http://127.0.0.1:9"),  # type: ignore[arg-type]
-                      SimpleNamespace(data=SimpleNamespace(name="xc"), data_digest=data),
-                      tiny.fresh_store(folder), print)
-    session.tracker = tracked(folder, shared)
-    session.check_owner()
+    run = TrackedRun(SimpleNamespace(name=name, mlflow="http://127.0.0.1:9"),  # type: ignore[arg-type]
+                     SimpleNamespace(data=SimpleNamespace(name="xc"), data_digest=data),
+                     tiny.fresh_store(folder), print)
+    run.tracker = tracked(folder, shared)
+    run.check_owner()
 
 
 def test_data_of_the_same_name_in_two_homes_is_not_one_model(tmp_path, shared):
@@ -68,13 +68,13 @@ def test_data_of_the_same_name_in_two_homes_is_not_one_model(tmp_path, shared):
 
 
 def test_a_server_that_does_not_answer_is_told_by_whoever_cannot_do_without(tmp_path):
-    session = Session(SimpleNamespace(name="", mlflow="http://127.0.0.1:9"),  # type: ignore[arg-type]
-                      SimpleNamespace(data=SimpleNamespace(name="xc"), data_digest="a" * 64),
-                      tiny.fresh_store(tmp_path / "home"), print)
+    run = TrackedRun(SimpleNamespace(name="", mlflow="http://127.0.0.1:9"),  # type: ignore[arg-type]
+                     SimpleNamespace(data=SimpleNamespace(name="xc"), data_digest="a" * 64),
+                     tiny.fresh_store(tmp_path / "home"), print)
     with pytest.raises(ServerError, match="no MLflow server answers"):
-        session.check_owner()
-    session.tracker = Tracker(tmp_path / "home")
-    session.check_owner()    # a database of its own has no other home's models
+        run.check_owner()
+    run.tracker = Tracker(tmp_path / "home")
+    run.check_owner()    # a database of its own has no other home's models
 
 
 def test_runs_of_a_shared_server_are_those_of_the_home_wherever_it_was(tmp_path, shared):

@@ -21,7 +21,7 @@ def embeddings(*, out: Out, given: InputOptions = NO_INPUT, model: Spec = "", ho
     from flows.cli.export import check, export_embeddings, export_labels
 
     check(out, "embeddings")
-    given.columns()    # refuses a column without a file
+    given.check()
     retriever = open_retriever(model, home, mlflow)
     rows = export_embeddings(retriever, _texts(given), out) if given.source else export_labels(retriever, out)
     say(f"{rows:,} rows in {out}")
@@ -38,6 +38,7 @@ def predictions(*, out: Out, given: InputOptions = NO_INPUT, k: K = 10, model: S
         raise UsageError("no texts are given", hint="--input FILE")
     if k < 1:
         raise UsageError(f"--k must be at least 1, got {k}")
+    given.check()
     rows = export_predictions(open_retriever(model, home, mlflow), _texts(given), k, out)
     say(f"{rows:,} rows in {out}")
 
@@ -61,4 +62,4 @@ def encoder(model: Annotated[str, Parameter(completer=versions)], folder: Path, 
 def _texts(given: InputOptions) -> Any:
     from flows.cli.predict import queries
 
-    return queries(given.source, given.columns(), [])
+    return queries(given.source, given.columns, [])

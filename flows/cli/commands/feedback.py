@@ -35,9 +35,11 @@ def export(*, model: Model = "", home: Home = HOME, mlflow: Mlflow = "") -> None
     """Print what stands in the end for each text, a JSON line each: text, right, wrong (uids of labels)."""
     from tasks.data.feedback.decisions import Decisions
 
-    journal, _ = _journal(model, home, mlflow)
-    for one in Decisions.of(journal.read()).items:
+    journal, name = _journal(model, home, mlflow)
+    decided = Decisions.of(journal.read()).items
+    for one in decided:
         print(json_line({"text": one.text, "right": one.right, "wrong": one.wrong}))
+    say(f"{name}: {plural(len(decided), 'text')} with decisions")
 
 
 def _journal(model: str, home: Path, mlflow: str) -> tuple[Any, str]:

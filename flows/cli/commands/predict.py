@@ -22,13 +22,21 @@ class InputOptions:
     content: Annotated[str, Parameter(help="Its column of longer texts; content by default.")] = ""
     uid: Annotated[str, Parameter(help="Its column of ids; uid by default.")] = ""
 
+    @property
     def columns(self) -> dict[str, str]:
-        """Return role -> column, for the columns that were named; raise UsageError for one without a file."""
+        """Role -> column, for the columns that were named."""
         named = {"uid": self.uid, "text": self.text, "content": self.content}
-        columns = {role: name for role, name in named.items() if name}
-        if columns and not self.source:
-            raise UsageError(f"--{next(iter(columns))} names a column of a file", hint="give the file: --input FILE")
-        return columns
+        return {role: name for role, name in named.items() if name}
+
+    def check(self) -> None:
+        """Raise UsageError for a column without a file, or a file that is not there: before a model is loaded."""
+        if self.columns and not self.source:
+            role = next(iter(self.columns))
+            raise UsageError(f"--{role} names a column of a file", hint="give the file: --input FILE")
+        if self.source:
+            from tasks.data.sources.files import require_file
+
+            require_file(self.source)
 
 
 NO_INPUT = InputOptions()
@@ -60,7 +68,7 @@ def predict(*texts: str, given: InputOptions = NO_INPUT, k: K = 10, threshold: T
                          hint="leave one of them out; a text of several words needs quotes")
     if not texts and not given.source:
         raise UsageError("give either texts or --input", hint="xc predict 'a large wild cat'")
-    columns = given.columns()
+    given.check()
     if k < 1:
         raise UsageError(f"--k must be at least 1, got {k}")
     if not 0 <= threshold <= 1:
@@ -70,7 +78,7 @@ def predict(*texts: str, given: InputOptions = NO_INPUT, k: K = 10, threshold: T
     if texts:
         predict_texts(retriever, texts, k, form, threshold=threshold, selection=selection)
     else:
-        predict_file(retriever, given.source, k, form, columns, threshold=threshold, selection=selection)
+        predict_file(retriever, given.source, k, form, given.columns, threshold=threshold, selection=selection)
 
 
 def open_retriever(model: str, home: Path, mlflow: str) -> Any:

@@ -7,7 +7,7 @@ from cyclopts import Parameter
 
 from data_contracts.errors import UsageError
 from flows.cli.config_file import GIVEN
-from flows.cli.options import Json, columns
+from flows.cli.options import Json, aligned
 
 
 def presets(*, method: Annotated[str, Parameter(help="Method whose settings are explained.")] = "",
@@ -28,8 +28,8 @@ def presets(*, method: Annotated[str, Parameter(help="Method whose settings are 
                                         for name, entry in entries.items()}
                           for method_name, entries in listed.items()}, indent=1))
         return
-    print("\n".join(columns([(method_name, name, entry.about) for method_name, entries in listed.items()
+    print("\n".join(aligned([(method_name, name, entry.about) for method_name, entries in listed.items()
                              for name, entry in entries.items()])))
     if shown is not None:
         texts = explained(shown)
-        print("\n".join(["", *columns([(key, value, texts[key]) for key, value in flat(shown).items()])]))
+        print("\n".join(["", *aligned([(key, value, texts[key]) for key, value in flat(shown).items()])]))

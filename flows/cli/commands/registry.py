@@ -77,7 +77,7 @@ def promote(model: Annotated[str, Parameter(completer=versions)], /, *, reason: 
         raise UsageError(f"{model!r} names no version", hint=f"xc promote {challenger} --reason '...'")
     tracker = open_tracker(home, mlflow)
     from tasks.core.store import Store
-    from tasks.registry.comparison import newest_corpus
+    from tasks.registry.comparison import comparison_on_newest
     from tasks.registry.label_edits import locked_edits
     from tasks.registry.promotion import promote as promoted
     from tasks.registry.resolve import resolve_usable
@@ -85,7 +85,7 @@ def promote(model: Annotated[str, Parameter(completer=versions)], /, *, reason: 
     store, named = Store(home), resolve_usable(tracker, model)
     with store.no_collection():
         decision = promoted(
-            tracker, named.name, named.version, why, compare=None if force else newest_corpus(store, named, say),
+            tracker, named.name, named.version, why, compare=None if force else comparison_on_newest(store, named, say),
             edits=partial(locked_edits, store, tracker, named.name), force=force, dry_run=dry_run)
     for gate in decision.gates:
         say(f"{'holds' if gate.holds else 'FAILS':>5}  {gate}")

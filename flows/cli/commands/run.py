@@ -78,6 +78,8 @@ def _flow(until: Until, options: TrainingOptions, budget: str = "") -> Any:
     config.mlflow = without_sign_in(mlflow_of(options.home, config.mlflow))
     for name, address in server_addresses(options.home, config.mlflow).items():
         say(f"{name:<10} {address}")
+    if not os.environ.get("PREFECT_API_URL"):    # else a new run seems to stand still
+        say(f"{'':<10} Prefect's server starts, which takes 10 to 30 s")
     if config.mlflow and until != "prepare":
         _note_silence(config.mlflow)
     with _failure_named(options.home), full_disk_explained(options.home), lost_server_explained():

@@ -98,14 +98,14 @@ def _setup(home: Path, user: str, name: str, *, ports: Ports, mlflow: str, worke
         raise UsageError(f"--name must be of letters, digits, - and _, got {name!r}")
     prefect = os.environ.get("PREFECT_API_URL", "")
     ports.check(prefect=prefect, mlflow=mlflow)
-    home = home.absolute()
+    home = home.resolve() if ".." in home.parts else home.absolute()    # which systemd takes in no path
     if not home.is_dir():
         raise UsageError(f"there is no {home}", hint="create it first, for the user that is to own it: sudo install "
                                                      f"-d -m 700 -o {user or 'USER'} {shlex.quote(str(home))}")
     if not user:
-        user = pwd.getpwuid(home.stat().st_uid).pw_name
-        if user == "root":
+        if not (owner := home.stat().st_uid):
             raise UsageError(f"{home} is root's, and what runs in it need not be", hint="--user NAME, its owner")
+        user = str(owner)
     try:
         entry = pwd.getpwuid(int(user)) if user.isdecimal() else pwd.getpwnam(user)
     except KeyError as error:

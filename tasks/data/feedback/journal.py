@@ -48,8 +48,8 @@ class FeedbackJournal:
         """Append feedback, which is on the disk when this returns; raise OSError where it does not take it."""
         lines = "".join(f"{json.dumps(asdict(each), ensure_ascii=False)}\n" for each in feedback).encode()
         make_folder(self.path.parent)
-        os.close(os.open(self.path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        with locked(self.path, fcntl.LOCK_EX), open(self.path, "r+b", buffering=0) as file:
+        # The folder's lock: that of the file, once it is moved away, is not that of the file that is written to.
+        with locked(self.path.parent, fcntl.LOCK_EX), open(self.path, "r+b", 0, opener=_create) as file:
             end = _end_of_last_line(file)
             if end == 0:    # whoever made the file may have been killed before this
                 fsync(self.path.parent)
@@ -100,6 +100,11 @@ class FeedbackJournal:
     def end(self) -> None:
         """Let the next training read all feedback."""
         remove(self._mark)
+
+
+def _create(path: str, flags: int) -> int:
+    """Open a file that this user alone can read, which is made where there is none; return its descriptor."""
+    return os.open(path, flags | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
 def _end_of_last_line(file: BinaryIO) -> int:
