@@ -12,17 +12,17 @@ from data_contracts.errors import ProjectError, UsageError
 from tasks.core.devices import free_space
 from tasks.core.wording import duration
 from xcmodels.method import Method
+from xcmodels.methods.all_methods import METHODS
 from xcmodels.methods.presets import resolve
-from xcmodels.methods.registry import METHODS
 from xcmodels.resources import (
     DEVICE,
     DISK,
     HOST,
     MACHINE,
     RATES,
-    Budget,
+    Estimate,
     Size,
-    budget,
+    estimate,
     rates_file,
     read_rates,
     with_width,
@@ -43,14 +43,14 @@ HELP = {
 
 @dataclass(frozen=True)
 class Sizing:
-    """A size, what it needs, and what is available, in bytes by place.
+    """A size, the estimate of what it needs, and what is available, in bytes by place.
 
     rates: the file of measured speeds; machine: what they were measured on, "" where the file does not say.
     """
 
     title: str
     size: Size
-    budget: Budget
+    estimate: Estimate
     available: Mapping[str, float]
     rates: Path
     machine: str
@@ -59,9 +59,9 @@ class Sizing:
     def shares(self) -> dict[str, float]:
         """The share of what is available that is needed, by place; for time, a refresh over the time between two."""
         out = {place: sum(part.size for part in parts if not part.mapped) / self.available[place]
-               for place in self.available if (parts := self.budget.held(place))}
-        if self.budget.epoch and self.budget.refresh:
-            out[TIME] = self.budget.refresh / (self.budget.epoch * self.budget.every)
+               for place in self.available if (parts := self.estimate.held(place))}
+        if self.estimate.epoch and self.estimate.refresh:
+            out[TIME] = self.estimate.refresh / (self.estimate.epoch * self.estimate.every)
         return out
 
     def lines(self) -> list[str]:
@@ -72,7 +72,7 @@ class Sizing:
         out = [f"{self.title} on {on}: {size.labels:,} labels, {size.points:,} points with {size.positives:g} labels "
                f"each, {size.tokens:g} tokens a text", ""]
         for place, available in self.available.items():
-            if parts := sorted(self.budget.held(place), key=lambda part: -part.size):
+            if parts := sorted(self.estimate.held(place), key=lambda part: -part.size):
                 need = sum(part.size for part in parts if not part.mapped)
                 out.append(f"{NAMES[place]:<10}{_bytes(need):>10} of {_bytes(available)}, {100 * shares[place]:,.0f}%")
                 out += [f"    {_bytes(part.size):>10}  {part.phase or 'always'}: {part.what}" for part in parts]
@@ -81,15 +81,15 @@ class Sizing:
 
     def _times(self) -> list[str]:
         command = f"python -m benchmarks.bench_rates HOME/{RATES.name}"
-        if self.budget.epoch is None:
+        if self.estimate.epoch is None:
             where = "a GPU" if self.size.gpus else "a CPU"
             return [f"time      not known: {self.title} was not measured on {where}",
                     f"          {command} there measures astra, unidec and ngame on bags of tokens"]
-        stage = f" of its stage {self.budget.timed}" if self.budget.timed else ""
-        out = [f"an epoch  {duration(self.budget.epoch)}{stage}"]
-        if self.budget.refresh is not None:
-            out.append(f"a refresh {duration(self.budget.refresh)}, every {self.budget.every} epochs")
-        elif self.budget.every:
+        stage = f" of its stage {self.estimate.timed}" if self.estimate.timed else ""
+        out = [f"an epoch  {duration(self.estimate.epoch)}{stage}"]
+        if self.estimate.refresh is not None:
+            out.append(f"a refresh {duration(self.estimate.refresh)}, every {self.estimate.every} epochs")
+        elif self.estimate.every:
             out.append("a refresh not known: there are rates of a search with index=auto, exact and grouped alone")
         if self.machine:
             out.append(f"          on {self.machine}")
@@ -106,9 +106,9 @@ class Sizing:
 
     def to_json(self) -> dict[str, Any]:
         """Return the estimate as plain data; sizes in bytes, times in seconds."""
-        return {"size": asdict(self.size), "parts": [asdict(part) for part in self.budget.parts],
-                "there": dict(self.available), "shares": self.shares, "epoch": self.budget.epoch,
-                "refresh": self.budget.refresh, "timed": self.budget.timed, "rates": str(self.rates),
+        return {"size": asdict(self.size), "parts": [asdict(part) for part in self.estimate.parts],
+                "there": dict(self.available), "shares": self.shares, "epoch": self.estimate.epoch,
+                "refresh": self.estimate.refresh, "timed": self.estimate.timed, "rates": str(self.rates),
                 "machine": self.machine}
 
 
@@ -132,7 +132,7 @@ def sizing(method: str, preset: str, settings: dict[str, str], size: Size, *, wi
     try:
         config = with_width(resolve(method, preset, settings).method, width)
         built: Method = METHODS[method].make(config)
-        needed = budget(built, size, measured)
+        needed = estimate(built, size, measured)
     except ValueError as error:
         raise UsageError(str(error), hint="xc presets") from error
     available = {HOST: float(psutil.virtual_memory().total), DISK: float(free_space(home))}

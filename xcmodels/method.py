@@ -29,9 +29,9 @@ class Round:
     """Epochs first to stop - 1 of a stage, trained on files mined before it.
 
     cluster_size: size of the clusters of training queries that batches are made of; 0 = no clusters.
-    negatives: hard negative labels mined for each training query; 0 = none.
-    source: index of the round whose model mines, -1 = the model before the stage; rounds of one source share the
-    mining result.
+    n_negatives: how many hard negative labels are mined for each training query; 0 = none.
+    mined_by: index of the round whose model mines, -1 = the model before the stage; rounds that one model mines for
+    share the mining result.
     """
 
     stage: str
@@ -39,13 +39,13 @@ class Round:
     first: int
     stop: int
     cluster_size: int = 0
-    negatives: int = 0
-    source: int = -1
+    n_negatives: int = 0
+    mined_by: int = -1
 
     @property
     def mines(self) -> bool:
         """Whether clusters or negatives are mined before the round."""
-        return self.cluster_size > 0 or self.negatives > 0
+        return self.cluster_size > 0 or self.n_negatives > 0
 
     @property
     def name(self) -> str:
@@ -102,8 +102,8 @@ def embeddings(encoder: Encoder, side: Side, view: str) -> SideVectors:
 class Stage(Generic[M]):
     """A stretch of training with one model M, one loss and one plan.
 
-    settings: every setting that its result depends on, by name. frozen: it trains on the fixed vectors of the stage
-    before and leaves that stage's encoder unchanged.
+    settings: every setting that its result depends on, by name. on_fixed_vectors: it trains on the vectors that the
+    stage before ends with, and leaves that stage's encoder unchanged.
     """
 
     name: str
@@ -111,7 +111,7 @@ class Stage(Generic[M]):
     plan: TrainingPlan
     rounds: Sequence[Round]
     settings: Mapping[str, object]
-    frozen = False
+    on_fixed_vectors = False
 
     def build(self, corpus: Corpus, vectors: Mapping[str, np.ndarray]) -> M:
         """Return the initial model; `vectors` are those of the stage before."""
@@ -196,7 +196,7 @@ class RetrieverBuilder(Protocol):
                  out: Path) -> dict[str, float]:
         """Write the retriever to `out`, an empty folder; return measurements by name.
 
-        models: the folder of each stage's last checkpoint. vectors: the fixed vectors that a frozen stage trained on.
+        models: the folder of each stage's last checkpoint. vectors: the fixed vectors that a stage trained on, if any.
         """
 
 

@@ -15,7 +15,7 @@ import torch
 
 from xcmodels.method import Method, Round, Stage
 from xcmodels.mining import grouped_index, query_groups
-from xcmodels.mining.negatives import index_kind_on_cpu
+from xcmodels.mining.refresh import index_kind_on_cpu
 from xcmodels.nn.transformer import build_transformer, load_transformer
 from xcmodels.retrieval.examples import MAX_EXAMPLES
 from xcmodels.retrieval.vector_codes import codes_of
@@ -67,7 +67,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Budget:
+class Estimate:
     """What a method needs at a size; seconds are None where no rate was measured, or nothing is mined (every: 0)."""
 
     parts: list[Part]
@@ -114,7 +114,7 @@ def with_width(config: Any, width: int | None) -> Any:
                      "plan with a preset whose encoder is a bag, or another method")
 
 
-def budget(method: Method, size: Size, rates: Mapping[str, Any], stage: str = "") -> Budget:
+def estimate(method: Method, size: Size, rates: Mapping[str, Any], stage: str = "") -> Estimate:
     """Return what a stage needs, by default the one that holds most for a label; rates: what `read_rates` returns."""
     probed = [(candidate, *_stage_bytes(candidate, method.width, size)) for candidate in method.stages
               if stage in ("", candidate.name)]
@@ -125,7 +125,7 @@ def budget(method: Method, size: Size, rates: Mapping[str, Any], stage: str = ""
     fixed = state - (table + moments) * size.labels
     encoder = max(probe[3] for probe in probed)
     refreshes = [round_ for round_ in label_stage.rounds if round_.mines]
-    timed = method.stages[0] if label_stage.frozen else label_stage    # rates are of the stage that encodes
+    timed = method.stages[0] if label_stage.on_fixed_vectors else label_stage    # rates are of the stage that encodes
     width, processes = method.width, max(size.gpus, 1)
     shares = processes * size.machines
     train = DEVICE if size.gpus else HOST
@@ -147,7 +147,7 @@ def budget(method: Method, size: Size, rates: Mapping[str, Any], stage: str = ""
         states = _states(method, size)
         parts += [Part(DISK, "", "states of frozen layers", states),
                   Part(HOST, "", "states of frozen layers, mapped as far as there is room", states, mapped=True)]
-    if label_stage.frozen:    # others encode the labels' texts part by part
+    if label_stage.on_fixed_vectors:    # others encode the labels' texts part by part
         parts.append(Part(HOST, ROUND, "what label vectors start from", 4.0 * width * size.labels))
     if embeds := any(step.kind == EMBED for step in training_steps(method)):
         parts.append(Part(DISK, "", "vectors of points and labels", 4.0 * width * size.texts))
@@ -158,19 +158,19 @@ def budget(method: Method, size: Size, rates: Mapping[str, Any], stage: str = ""
             parts.append(Part(DISK, REFRESH, "what Dask workers share", _shared_files(refreshes[-1], size, width)))
     mined = _refresh_epochs(timed)
     every = mined[-1] - mined[-2] if len(mined) > 1 else timed.rounds[-1].stop - mined[0] if mined else 0
-    return Budget(parts, *_seconds(method, timed, size, width, rates), every,
-                  timed.name if len(method.stages) > 1 else "")
+    return Estimate(parts, *_seconds(method, timed, size, width, rates), every,
+                    timed.name if len(method.stages) > 1 else "")
 
 
 def _refresh_epochs(stage: Stage[Any]) -> list[int]:
     """Return the first epoch that each refresh of a stage serves."""
-    return sorted({round_.source: round_.first for round_ in reversed(stage.rounds) if round_.mines}.values())
+    return sorted({round_.mined_by: round_.first for round_ in reversed(stage.rounds) if round_.mines}.values())
 
 
 def _shared_files(mining: Round, size: Size, width: int) -> float:
     """Return the bytes of vectors, index and negatives in the files of a refresh on Dask workers."""
-    searched = (4.0 + 5.0) * width * size.labels if mining.negatives else 0.0    # vectors, the index's own, its codes
-    return searched + 4.0 * (width + mining.negatives) * size.points
+    searched = (4.0 + 5.0) * width * size.labels if mining.n_negatives else 0.0    # vectors, the index's own, its codes
+    return searched + 4.0 * (width + mining.n_negatives) * size.points
 
 
 def _index_kind(stage: Stage[Any], labels: int) -> str:
@@ -188,10 +188,10 @@ def _refresh_parts(stage: Stage[Any], mining: Round, size: Size, width: int) -> 
     parts = [Part(HOST, REFRESH, "vectors of the points", vectors * size.points, files)]
     if mining.cluster_size:
         parts.append(Part(HOST, REFRESH, "their order by clusters", 40.0 * size.points))    # five arrays of row numbers
-    if mining.negatives:
+    if mining.n_negatives:
         # of a graph: faiss' copy of the vectors, and 64 links of four bytes
         own = {"exact": 0.0, grouped_index.KIND: width, "quantised": codes_of(width) / 2, "hnsw": vectors + 256}[kind]
-        parts += [Part(HOST, REFRESH, "hard negatives", 4.0 * mining.negatives * size.points),
+        parts += [Part(HOST, REFRESH, "hard negatives", 4.0 * mining.n_negatives * size.points),
                   Part(HOST, REFRESH, "vectors of the labels, and their index", (vectors + own) * size.labels, files)]
         if kind == grouped_index.KIND:
             threads = DASK_WORKERS if files else torch.get_num_threads()    # a worker has one
@@ -200,7 +200,7 @@ def _refresh_parts(stage: Stage[Any], mining: Round, size: Size, width: int) -> 
             parts.append(Part(HOST, REFRESH, f"the search, by {threads} thread{'s' * (threads > 1)}",
                               threads * (THREAD_BYTES * width + of_a_label * size.labels)))
     refreshes = len(_refresh_epochs(stage))
-    kept = 4.0 * (mining.negatives + bool(mining.cluster_size)) * size.points
+    kept = 4.0 * (mining.n_negatives + bool(mining.cluster_size)) * size.points
     return [*parts, Part(DISK, "", "what refreshes mined", refreshes * kept),
             Part(HOST, ROUND, "what was mined, mapped as far as there is room", kept, mapped=True)]
 
@@ -250,10 +250,10 @@ def _seconds(method: Method, stage: Stage[Any], size: Size, width: int,
     epoch = device["train"] * passes * size.points if device else None
     if mining is None or not (host and device):
         return epoch, None
-    refresh = device["encode"] * (size.texts if mining.negatives else size.points)
+    refresh = device["encode"] * (size.texts if mining.n_negatives else size.points)
     if mining.cluster_size:
         refresh += host["cluster"] * size.points * float(np.log2(max(size.points / mining.cluster_size, 2)))
-    if mining.negatives:
+    if mining.n_negatives:
         kind = _index_kind(stage, size.labels)
         if kind not in ("exact", grouped_index.KIND):
             return epoch, None    # searches by codes or a graph are not measured

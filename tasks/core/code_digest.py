@@ -14,7 +14,7 @@ PACKAGES = ("tasks", "xcmodels", "data_contracts")
 # the settings of serving, whose values are in the keys: a new one of them must not train anew.
 MACHINERY = ("tasks.core", "tasks.training.dask_executor", "tasks.training.launcher", "tasks.training.recipe",
              "tasks.training.training_process", "xcmodels.data.executor", "xcmodels.methods.presets",
-             "xcmodels.methods.registry", "xcmodels.retrieval.serving_config")
+             "xcmodels.methods.all_methods", "xcmodels.retrieval.serving_config")
 
 
 @cache

@@ -22,7 +22,7 @@ from tasks.core.wording import plural
 from xcmodels.data.corpus import Corpus
 from xcmodels.data.executor import IN_PROCESS, Executor, RowFunction
 from xcmodels.mining.label_index import LabelIndex
-from xcmodels.mining.negatives import load_index
+from xcmodels.mining.refresh import load_index
 from xcmodels.nn.devices import fast_products
 from xcmodels.training.frozen_layers import with_states
 

@@ -7,8 +7,8 @@ from typing import Any
 from data_contracts.errors import UsageError
 from tasks.core.code_digest import code_digests
 from xcmodels.method import Method
+from xcmodels.methods.all_methods import METHODS
 from xcmodels.methods.presets import Settings, resolve
-from xcmodels.methods.registry import METHODS
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from xcmodels.data import seeds
 from xcmodels.data.corpus import Corpus
 from xcmodels.data.label_branches import Branches
 from xcmodels.method import Mined
+from xcmodels.methods.all_methods import METHODS
 from xcmodels.methods.ramen.config import GraphConfig, RamenConfig
-from xcmodels.methods.registry import METHODS
 
 ANIMALS = ["cat", "dog", "mouse", "seal", "hawk", "owl"]
 TURTLE = """\

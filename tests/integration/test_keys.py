@@ -11,7 +11,7 @@ from tasks.core import code_digest
 from tasks.plan import pipeline
 from tests.conftest import ROOT
 from tests.support.planted import write_planted
-from xcmodels.methods.registry import METHODS
+from xcmodels.methods.all_methods import METHODS
 
 TOKENS = {"xcmodels", "xcmodels.checks", "xcmodels.data.corpus", "xcmodels.data.frozen_states",
           "xcmodels.data.ranges", "xcmodels.data.sorted_ids", "xcmodels.data.text", "xcmodels.data.tokens"}
@@ -21,16 +21,17 @@ RULES = {f"data_contracts.{name}" for name in (
     "table_rules")}
 ENCODERS = TOKENS | {f"xcmodels.{name}" for name in (
     "data", "data.batching", "data.seeds", "nn", "nn.autograd", "nn.backbones", "nn.devices",
-    "nn.distributed", "nn.encoder_config", "nn.encoders", "nn.layers", "nn.row_table", "nn.transformer")}
+    "nn.distributed", "nn.encoder_config", "nn.encoders", "nn.layers", "nn.row_table",
+    "nn.text_layout", "nn.transformer")}
 STATES = TOKENS | {f"xcmodels.{name}" for name in (
     "nn", "nn.autograd", "nn.devices", "nn.distributed", "nn.encoder_config", "nn.layers", "nn.row_table",
-    "nn.transformer", "training.frozen_layers")}
+    "nn.text_layout", "nn.transformer", "training.frozen_layers")}
 LOOP = ENCODERS | {f"xcmodels.{name}" for name in (
     "method", "nn.losses", "nn.rounding", "nn.row_optimisers", "data.judged_answers", "training.checkpoint",
     "training.loop", "training.optimisers", "training_plan")}
 MINING = {f"xcmodels.{name}" for name in (
     "mining", "mining.clustering", "mining.gpu_index", "mining.graph", "mining.grouped_index",
-    "mining.int8_products", "mining.label_index", "mining.negatives", "mining.per_query_index",
+    "mining.int8_products", "mining.label_index", "mining.refresh", "mining.per_query_index",
     "data.sparse_rows", "mining.query_groups", "mining.schedule", "retrieval",
     "retrieval.ann", "retrieval.vector_codes", "retrieval.inner_products")}
 SCORES = {f"xcmodels.retrieval.{name}" for name in (
@@ -75,10 +76,10 @@ KEYS = {
         "xcmodels.retrieval.centroid_mix", "xcmodels.retrieval.inner_products", "xcmodels.retrieval.ranker"},
 }
 # Files of which an edit can change no step's result, but where a method's own is trained.
-FREE = ("data_contracts/validate.py", "tasks/evaluation/report.py", "tasks/session.py",
+FREE = ("data_contracts/validate.py", "tasks/evaluation/report.py", "tasks/run_end.py", "tasks/tracked_run.py",
         "xcmodels/retrieval/retriever.py", "xcmodels/retrieval/selection.py", "xcmodels/resources.py",
         "xcmodels/retrieval/serving_config.py", "serving/app.py", "flows/cli/app.py",
-        "xcmodels/methods/registry.py", "xcmodels/methods/astra/stages.py", "xcmodels/methods/unidec/method.py")
+        "xcmodels/methods/all_methods.py", "xcmodels/methods/astra/stages.py", "xcmodels/methods/unidec/method.py")
 
 
 @pytest.fixture(scope="module")

@@ -7,19 +7,19 @@ import pytest
 import torch
 
 from benchmarks.measuring import in_new_process, peak_memory
+from xcmodels.methods.all_methods import METHODS
 from xcmodels.methods.presets import resolve
-from xcmodels.methods.registry import METHODS
 from xcmodels.mining.clustering import balanced_kmeans
 from xcmodels.mining.grouped_index import GroupedIndex
 from xcmodels.mining.int8_products import largest_entry
-from xcmodels.resources import DASK_WORKERS, GROUP_SHARE, HOST, REFRESH, Size, budget, with_width
+from xcmodels.resources import DASK_WORKERS, GROUP_SHARE, HOST, REFRESH, Size, estimate, with_width
 
 LABELS, SEARCHES = 200_000, 3
 
 
 def told(size, width=64):
     method = METHODS["unidec"].make(with_width(resolve("unidec", "cpu", {"index": "grouped"}).method, width))
-    return {part.what: part.size for part in budget(method, size, {}).held(HOST, REFRESH)}
+    return {part.what: part.size for part in estimate(method, size, {}).held(HOST, REFRESH)}
 
 
 def added(action):

@@ -15,10 +15,10 @@ from benchmarks.synthetic import CorpusShape, synthetic_corpus
 from tests.support.long_tests import at_length
 from tests.support.toy import low_bytes
 from xcmodels.data.corpus import Corpus
+from xcmodels.methods.all_methods import METHODS
 from xcmodels.methods.presets import resolve
-from xcmodels.methods.registry import METHODS
 from xcmodels.mining import grouped_index
-from xcmodels.resources import DEVICE, DISK, GROUP_SHARE, HOST, REFRESH, ROUND, Size, budget, read_rates, with_width
+from xcmodels.resources import DEVICE, DISK, GROUP_SHARE, HOST, REFRESH, ROUND, Size, estimate, read_rates, with_width
 from xcmodels.retrieval import ann
 from xcmodels.retrieval.vector_codes import codes_of
 from xcmodels.training.checkpoint import MODEL, OPTIMISER, row_ranges_of, save_model, write
@@ -48,7 +48,7 @@ def corpus(request, tmp_path_factory) -> Corpus:
 @pytest.mark.parametrize("name", NAMES)
 def test_models_and_checkpoints_are_as_large_as_told(name, corpus, tmp_path):
     method = method_of(name)
-    told = budget(method, Size(corpus.n_labels, 3000), {})
+    told = estimate(method, Size(corpus.n_labels, 3000), {})
     written = []
     for stage in method.stages:
         vectors = {side: np.zeros((corpus.n_labels, WIDTH), np.float32) for side in ("labels", "queries")}
@@ -86,21 +86,22 @@ def test_a_small_plan_is_of_the_widths_of_its_preset_and_counts_the_encoder(cli,
 def test_tables_of_low_bytes_take_at_most_three_bytes_a_value(name, width):
     """With their moments and counts: 12 d + 4 bytes a label, or 8 d, as they come."""
     size, config = Size(10**6, 10**6), with_width(resolve(name, "cpu", {}).method, width)
-    full, low = (held(budget(METHODS[name].make(made), size, {}), HOST, ROUND) for made in (config, low_bytes(config)))
+    methods = [METHODS[name].make(made) for made in (config, low_bytes(config))]
+    full, low = (held(estimate(method, size, {}), HOST, ROUND) for method in methods)
     of_full, of_low = ((parts["label vectors"] + parts["their moments"]) / size.labels for parts in (full, low))
     assert of_full >= 8 * width
     assert 2 * width < of_low <= 2 * width + 9 <= 3 * width
 
 
 def test_two_machines_hold_half_the_labels_each_and_one_refreshes():
-    one, two = (budget(method_of("unidec"), Size(10**6, 10**6, gpus=2, machines=machines), {}) for machines in (1, 2))
-    four = budget(method_of("unidec"), Size(10**6, 10**6, gpus=4), {})
+    one, two = (estimate(method_of("unidec"), Size(10**6, 10**6, gpus=2, machines=machines), {}) for machines in (1, 2))
+    four = estimate(method_of("unidec"), Size(10**6, 10**6, gpus=4), {})
     assert two.held(DEVICE) == four.held(DEVICE) != one.held(DEVICE)
     assert two.held(HOST, REFRESH) == one.held(HOST, REFRESH)
 
 
 def test_two_gpus_hold_half_the_labels_each():
-    one, two = (budget(method_of("unidec"), Size(10**6, 10**6, gpus=gpus), {}) for gpus in (1, 2))
+    one, two = (estimate(method_of("unidec"), Size(10**6, 10**6, gpus=gpus), {}) for gpus in (1, 2))
     for what in ("label vectors", "their moments"):
         assert held(one, DEVICE)[what] == 2 * held(two, DEVICE)[what] > 0
     assert not {"label vectors", "their moments"} & held(one, HOST, ROUND).keys()
@@ -112,14 +113,14 @@ def test_codes_and_corpus_are_as_large_as_told(tmp_path):
         synthetic_corpus(tmp_path / str(number), CorpusShape(points, labels, 6.0, 14.0))
         files = sum(file.stat().st_size for file in (tmp_path / str(number)).iterdir())
         texts = 6 * size.tokens * labels    # of the labels, which a synthetic corpus has none of
-        packed = held(budget(method_of("astra"), size, {}), DISK)["the packed data"]
+        packed = held(estimate(method_of("astra"), size, {}), DISK)["the packed data"]
         assert packed - texts == pytest.approx(files, rel=0.2)
     for width in (64, 192):
         labels = np.random.default_rng(0).standard_normal((20_000, width), np.float32)
         ann.build(labels, "quantised").save(tmp_path)
         assert (tmp_path / "codes.faiss").stat().st_size == pytest.approx(codes_of(width) / 2 * len(labels), rel=0.05)
         mined = grouped_index.build(labels, labels[:100], 10, seed=0)
-        vectors = held(budget(method_of("astra", width, index="grouped"), Size(20_000, 10), {}), HOST, REFRESH)
+        vectors = held(estimate(method_of("astra", width, index="grouped"), Size(20_000, 10), {}), HOST, REFRESH)
         assert vectors["vectors of the labels, and their index"] == mined.vectors.nbytes + mined.codes.nbytes
 
 
@@ -164,7 +165,7 @@ def test_times_are_within_a_fifth_of_those_told_by_rates_measured_beside_them(tm
     rate = {kind: (before[kind] + after[kind]) / 2 for kind in before}
     for labels, took in found.items():
         points = len(Corpus(tmp_path / str(labels) / "corpus").training_rows())
-        told = budget(method, Size(labels, points, *RATED[1:]), {"cpu": {"astra": {"64": rate, "384": rate}}})
+        told = estimate(method, Size(labels, points, *RATED[1:]), {"cpu": {"astra": {"64": rate, "384": rate}}})
         for what, seconds in (("epoch", told.epoch), ("refresh", told.refresh)):
             assert took[f"{what} s"] == pytest.approx(seconds, rel=0.2), (labels, what, before, after, found)
 
@@ -174,16 +175,16 @@ def test_seconds_follow_from_rates_at_two_widths():
             "search grouped": 1e-9, "rescore": 3e-5, "find group": 1e-8, "build": 1e-6}
     rates = {"cpu": {"astra": {"64": rate, "128": {name: 3 * value for name, value in rate.items()}}}}
     size = Size(10**6, 10**5)
-    narrow, middle, wide = (budget(method_of("astra", width), size, rates) for width in (64, 96, 128))
+    narrow, middle, wide = (estimate(method_of("astra", width), size, rates) for width in (64, 96, 128))
     assert narrow.epoch == pytest.approx(10.0) and middle.epoch == pytest.approx(20.0)
     assert wide.epoch == pytest.approx(30.0)
     assert narrow.refresh == pytest.approx(1.1 + 100 * GROUP_SHARE + 3 + 2.5 * 1e-8 * 10**5 * 10**5 / 256 + 1)
-    few = budget(method_of("astra"), Size(1000, 10**5), rates)
+    few = estimate(method_of("astra"), Size(1000, 10**5), rates)
     assert few.refresh == pytest.approx(0.101 + 1e-9 * 10**8)
     assert narrow.every == 3 and held(narrow, HOST)["processes"] == pytest.approx(5e8)
-    bounded = budget(method_of("astra", 64, most_steps="50"), size, rates)
+    bounded = estimate(method_of("astra", 64, most_steps="50"), size, rates)
     assert bounded.epoch == pytest.approx(10.0 * 50 * 512 / 10**5, rel=0.01)
-    for other in (budget(method_of("ngame"), size, rates), budget(method_of("astra"), Size(9, 9, gpus=1), rates)):
+    for other in (estimate(method_of("ngame"), size, rates), estimate(method_of("astra"), Size(9, 9, gpus=1), rates)):
         assert other.epoch is None and other.refresh is None
 
 
@@ -231,10 +232,11 @@ def test_a_transformer_without_a_projection_has_the_width_of_its_source(tmp_path
 def test_refreshes_are_counted_once_and_lie_as_far_apart_as_the_setting_says():
     """The end of training cuts the last round short; ASTRA's rounds by one older model share a step."""
     size, rates = Size(1000, 1000), read_rates()
-    assert budget(method_of("unidec"), size, rates).every == 3
+    assert estimate(method_of("unidec"), size, rates).every == 3
     settings = {"epochs": "40", "refresh_from": "5", "refresh_every": "5", "ahead": "2"}
     method = METHODS["astra"].make(with_width(resolve("astra", "cpu", settings).method, None))
-    told, each = budget(method, size, rates, "joint"), 4.0 * method.stage("joint").rounds[-1].negatives * size.points
+    told = estimate(method, size, rates, "joint")
+    each = 4.0 * method.stage("joint").rounds[-1].n_negatives * size.points
     steps = [step for step in training_steps(method) if step.kind == MINE and step.round.stage == "joint"]
     assert told.every == 5 and held(told, DISK)["what refreshes mined"] == pytest.approx(len(steps) * each)
 
@@ -245,11 +247,11 @@ def test_states_of_frozen_layers_take_disk_space(tmp_path):
                          intermediate_size=8)).save_pretrained(tmp_path)
     method = METHODS["unidec"].make(resolve("unidec", "cpu-minilm", {"encoder.source": str(tmp_path)}).method)
     for tokens, read in ((14.0, 14), (100.0, 48)):
-        told = budget(method, Size(1000, 5000, tokens=tokens, vocabulary=500), {})
+        told = estimate(method, Size(1000, 5000, tokens=tokens, vocabulary=500), {})
         states = 2 * 24 * (read + 2) * 6000
         assert held(told, DISK)["states of frozen layers"] == states
         assert held(told, HOST)["states of frozen layers, mapped as far as there is room"] == states
-    assert not any("states" in what for what in held(budget(method_of("unidec"), Size(1000, 5000), {}), DISK))
+    assert not any("states" in what for what in held(estimate(method_of("unidec"), Size(1000, 5000), {}), DISK))
 
 
 HUNDRED_MILLION = ("plan", "--labels", "120000000", "--points", "370000000", "--dim", "64", "--gpus", "8")

@@ -73,6 +73,12 @@ def test_a_learned_tokenizer_survives_saving(tmp_path):
     assert made.size <= 80
 
 
+def test_a_long_word_is_learned_from_in_pieces():
+    """The time grows with the square of a word's length: a file in base64 in one ticket took minutes."""
+    learned = learn_backend(["one two", "x" * 5000 + " y"], 40).get_vocab()
+    assert 256 < max(map(len, learned)) <= 1001 and {"▁one", "▁two", "▁y"} <= learned.keys()
+
+
 def test_truncation_of_the_source_is_undone(tmp_path):
     other = backend(3)
     other.enable_truncation(2)

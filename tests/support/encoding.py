@@ -32,6 +32,21 @@ def tokens(pairs):
                   torch.tensor([len(a) for a, _ in pairs], dtype=torch.int64))
 
 
+def store_transformer(folder, kind="Bert", dtype=torch.float32, **settings):
+    """Store a transformer of one layer in a folder, and return the folder's name.
+
+    Its padding token and its marks are unlike everything that is asked of it.
+    """
+    import transformers
+
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{kind}Config")(
+        vocab_size=VOCABULARY, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24,
+        **{"max_position_embeddings": 32, "bos_token_id": 2, "eos_token_id": 3, "initializer_range": 0.5, **settings})
+    getattr(transformers, f"{kind}Model")(config).to(dtype).save_pretrained(folder)
+    return str(folder)
+
+
 def rows_of(made):
     for i in range(len(made)):
         yield made.ids[made.offsets[i]:made.offsets[i + 1]].tolist(), int(made.titles[i])

@@ -19,12 +19,12 @@ from tests.support.shared import shared
 from xcmodels.data.corpus import Corpus, Ragged, Texts
 from xcmodels.data.tokens import Tokenizer
 from xcmodels.method import Method
+from xcmodels.methods.all_methods import METHODS
 from xcmodels.methods.astra.config import AstraConfig
 from xcmodels.methods.ngame.config import ClassifierModuleConfig, NgameConfig
 from xcmodels.methods.ngame_m1 import EncoderModuleConfig
 from xcmodels.methods.presets import resolve
 from xcmodels.methods.ramen.config import GraphConfig, RamenConfig
-from xcmodels.methods.registry import METHODS
 from xcmodels.methods.siamesexml.config import LikelihoodConfig, SiamesexmlConfig
 from xcmodels.methods.unidec.config import UnidecConfig
 from xcmodels.nn.encoder_config import EncoderConfig

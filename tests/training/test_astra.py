@@ -194,7 +194,7 @@ def test_training_begins_at_the_prior(corpus, start, dim):
 
 def test_negatives_are_mined_over_the_classifiers_of_the_round_before_the_last(corpus, trained):
     last = list(trained.rounds.values())[-1]
-    source = trained.rounds[f"joint round {last.source}"]
+    source = trained.rounds[f"joint round {last.mined_by}"]
     assert (source.stop, last.first, last.stop) == (5, 6, 8)
     known = embed(corpus, trained.method.stages[0], trained.outs[source.name])
     held = load_file(trained.outs[source.name] / "model.safetensors")["labels.weight"].numpy()
@@ -206,7 +206,7 @@ def test_negatives_are_mined_over_the_classifiers_of_the_round_before_the_last(c
 
 def test_rounds_end_where_vectors_are_taken():
     def shape(**changed):
-        return [(r.first, r.stop, r.negatives, r.source) for r in astra(replace(ASTRA, **changed)).rounds]
+        return [(r.first, r.stop, r.n_negatives, r.mined_by) for r in astra(replace(ASTRA, **changed)).rounds]
 
     assert shape(ahead=0) == [(0, 3, 0, -1), (3, 6, 5, 0), (6, 8, 5, 1)]
     assert shape(ahead=1) == [(0, 2, 0, -1), (2, 3, 0, -1), (3, 5, 5, 0), (5, 6, 5, 0), (6, 8, 5, 2)]

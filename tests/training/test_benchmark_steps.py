@@ -1,5 +1,6 @@
-"""The steps that benchmarks time are steps of training."""
+"""The steps that benchmarks time are steps of training, and what a GPU's presets reach counts what training counts."""
 
+from dataclasses import replace
 from unittest.mock import Mock
 
 import numpy as np
@@ -8,14 +9,19 @@ import pytest
 from benchmarks import bench_loop
 from benchmarks.bench_rates import training_rates
 from benchmarks.bench_scale import epoch_and_refresh
+from benchmarks.gpu.presets import accuracy
 from benchmarks.gpu.steps import BareSteps
 from benchmarks.measuring import cpu_config
 from benchmarks.synthetic import CorpusShape, synthetic_corpus
-from tests.support.toy import toy_config, toy_corpus
+from tests.support.toy import toy_config, toy_corpus, trained
+from xcmodels.data.corpus import Corpus, Ragged
+from xcmodels.data.judged_answers import JudgedAnswers
 from xcmodels.method import Mined
+from xcmodels.methods.all_methods import METHODS
 from xcmodels.methods.ngame.method import ngame
 from xcmodels.methods.ngame_m1 import EncoderModule
-from xcmodels.methods.registry import METHODS
+from xcmodels.training.checkpoint import read_model
+from xcmodels.training.loop import validation_precision
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -78,5 +84,18 @@ def test_an_epoch_is_told_and_measured_after_the_refreshes(name, tmp_path, monke
     found = epoch_and_refresh(name, tmp_path)
     assert told and len(made) > told and found["predicted epoch"] > 0 and found["refresh s"] > 0
     for round_, mined, _, _ in made:
-        assert round_.negatives == last.negatives and round_.index == last.index
-        assert mined.negatives.shape == (400, last.negatives) if last.negatives else mined.negatives is None
+        assert round_.n_negatives == last.n_negatives and round_.index == last.index
+        assert mined.negatives.shape == (400, last.n_negatives) if last.n_negatives else mined.negatives is None
+
+
+def test_the_accuracy_of_a_preset_is_by_the_answers_that_training_judges():
+    """Pairs that training shows the other way round counted, on WordNet a third of all."""
+    made = trained("ngame")
+    corpus = Corpus(made.corpus.folder)
+    every_row = np.arange(len(corpus.filters["train"]))    # row i is label i modulo their number
+    corpus.filters["train"] = Ragged.of_pairs(every_row, every_row % corpus.n_labels, len(every_row))
+    stage, judged = made.method.stages[-1], JudgedAnswers.of(corpus)
+    assert len(judged.truth) < corpus.positives["train"].lengths[corpus.validation].sum()
+    model = read_model(stage, corpus, made.models[stage.name], made.vectors).eval()
+    expected = validation_precision(stage, model, corpus, made.mined[stage.rounds[-1].name], judged)
+    assert accuracy(replace(made, corpus=corpus))["P@1"] == pytest.approx(expected) != pytest.approx(0)

@@ -100,8 +100,8 @@ def test_a_batch_that_is_moved_still_meets_every_label(corpus):
 
 
 def test_no_negatives_are_mined_where_every_label_is_one():
-    assert UNIDEC.negatives and not any(round_.negatives for round_ in stage_of(CASES["unidec"]).rounds)
-    assert any(round_.negatives for round_ in stage_of(UNIDEC).rounds)
+    assert UNIDEC.negatives and not any(round_.n_negatives for round_ in stage_of(CASES["unidec"]).rounds)
+    assert any(round_.n_negatives for round_ in stage_of(UNIDEC).rounds)
 
 
 @pytest.mark.parametrize("name", CASES)

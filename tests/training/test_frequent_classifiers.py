@@ -1,6 +1,7 @@
 """Classifiers of frequent labels: which labels, the loss that they minimise, and their scores, against loops."""
 
 from copy import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -49,11 +50,54 @@ def gradient_of(corpus, texts, label, w, b):
 def test_labels_are_those_of_enough_texts_and_no_more_than_the_most_frequent(corpus, words, made, monkeypatch):
     counts = counts_of(corpus)
     assert made.labels.tolist() == np.flatnonzero(counts >= LEAST).tolist() and 3 < len(made.labels) < 60
-    monkeypatch.setattr(frequent_training, "MAX_LABELS", 3)
+    monkeypatch.setattr(frequent_training, "MAX_LABELS", (3, 3))
     best = sorted(sorted(range(60), key=lambda label: (-counts[label], label))[:3])
     fewer = train_frequent(words, LEAST, 0)
     assert fewer.labels.tolist() == best
     assert np.array_equal(fewer.bias, made.bias[np.isin(made.labels, best)])
+
+
+def test_of_short_texts_more_labels_are_trained(corpus, words, made, monkeypatch):
+    read = words.queries[corpus.training_rows()].nnz
+    for most, passes, wanted in (((2, 99), 1, 2), ((2, 99), 4, 4), ((2, 3), 4, 3), ((2, 99), 99, len(made.labels))):
+        monkeypatch.setattr(frequent_training, "MAX_LABELS", most)
+        monkeypatch.setattr(frequent_training, "MAX_READ", passes * read)
+        assert len(train_frequent(words, LEAST, 0).labels) == wanted
+
+
+def test_as_many_labels_are_proposed_as_positives_are_frequent_and_those_of_highest_margin(corpus, words, made,
+                                                                                           monkeypatch):
+    counts = counts_of(corpus)
+    share = counts[made.labels].sum() / counts.sum()
+    assert made.proposed == round(50 * share) > 0
+    for chunk in (1000, 7):
+        monkeypatch.setattr(frequent_classifiers, "CHUNK", chunk)
+        for proposed, gone in ((3, []), (3, made.labels[::2]), (99, made.labels[:1]), (0, []), (99, made.labels)):
+            few = replace(made, proposed=proposed)
+            texts, gone = corpus.sides["test"].tokens(np.arange(30)), np.array(gone, np.int64)
+            margins = (words.lexicon(texts) @ made.weights).toarray() + made.bias
+            found = few.propose(texts, gone)
+            assert found.shape == (30, min(proposed, len(made.labels)))
+            for row in range(30):
+                best = [label for label in made.labels[np.argsort(-margins[row])] if label not in gone][:proposed]
+                assert sorted(found[row][found[row] >= 0]) == sorted(best)
+                alone = few.propose(texts.part(slice(row, row + 1)), gone)[0]
+                assert sorted(alone) == sorted(found[row])
+
+
+def test_margins_of_the_same_words_are_computed_once(corpus, words, made, monkeypatch):
+    read, computed = made.lexicon.weigh(corpus.sides["test"].tokens(np.arange(9))), list[int]()
+    margins = FrequentClassifiers._margins
+    monkeypatch.setattr(FrequentClassifiers, "_margins", lambda self, texts: (
+        computed.append(len(self.labels)), margins(self, texts))[1])
+    rows = np.arange(9)
+    few = made.without(made.labels[:2])
+    for each in (made, few, made):
+        each.propose(read)
+        wanted = each.scores(corpus.sides["test"].tokens(rows), rows, np.full(9, made.labels[-1]))
+        assert np.array_equal(each.scores(read, rows, np.full(9, made.labels[-1])), wanted)
+    h = len(made.labels)
+    assert computed == [h, h, h - 2, h - 2, h], "once for the words, and once for the tokens, which keep none"
 
 
 def test_a_label_is_frequent_by_its_share_where_there_are_many_texts(corpus, words, monkeypatch):
@@ -180,11 +224,12 @@ def test_of_many_texts_a_sample_stands_for_all_but_a_labels_own(corpus, words, m
 
 def test_what_is_written_is_read(corpus, words, made, tmp_path):
     made.save(tmp_path)
-    read = FrequentClassifiers.load(tmp_path, words.lexicon)
+    read = FrequentClassifiers.load(tmp_path, words.lexicon, made.proposed)
     asked = corpus.sides["test"].tokens(np.arange(7)), np.repeat(np.arange(7), 60), np.tile(np.arange(60), 7)
     assert np.array_equal(read.scores(*asked), made.scores(*asked))
     (tmp_path / "none").mkdir()
-    assert FrequentClassifiers.load(tmp_path / "none", words.lexicon) is None
+    assert read.proposed == made.proposed and np.array_equal(read.propose(asked[0]), made.propose(asked[0]))
+    assert FrequentClassifiers.load(tmp_path / "none", words.lexicon, 0) is None
 
 
 def test_a_label_that_gets_other_texts_loses_its_classifier(corpus, made):

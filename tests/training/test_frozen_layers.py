@@ -14,7 +14,7 @@ from xcmodels.data import frozen_states, seen_texts
 from xcmodels.data.corpus import Corpus
 from xcmodels.data.frozen_states import FrozenStates
 from xcmodels.data.tokens import join
-from xcmodels.nn import transformer
+from xcmodels.nn import text_layout
 from xcmodels.nn.encoder_config import QUERY, EncoderConfig
 from xcmodels.nn.encoders import HeadConfig, build_encoder, encode_all, siamese
 from xcmodels.nn.transformer import Transformer
@@ -140,7 +140,7 @@ def test_gradients_from_states_are_those_from_texts(corpus, known, bert):
 
 @pytest.mark.parametrize("bf16", [False, True])
 def test_rows_of_a_gpu_begin_at_states_too(known, bert, monkeypatch, *, bf16):
-    monkeypatch.setattr(transformer, "ROW", 24)
+    monkeypatch.setattr(text_layout, "ROW", 24)
     own = build_encoder(bert, known.idf, 0).train().backbone
     texts = known.sides["train"].tokens(np.arange(50))
     wanted = own(texts, QUERY)
@@ -182,7 +182,7 @@ def test_only_what_encodes_texts_reads_the_states(bert, name):
     first, *steps = training_steps(method)
     assert (first.kind, first.needs) == (FROZEN, {})
     for step in steps:
-        on_vectors = step.stage != "" and method.stage(step.stage).frozen
+        on_vectors = step.stage != "" and method.stage(step.stage).on_fixed_vectors
         assert ("states" in step.needs) != on_vectors, step.name
         assert step.kind != TRAIN or ("vectors" in step.needs) == on_vectors
 

@@ -42,7 +42,7 @@ def test_the_fusion_is_fitted_without_the_validation_queries_and_served_with_the
                            config=FusionConfig(centroids=True, min_leaf=20))
     assert np.array_equal(fusion.frequencies, counts[1])
     assert fusion.terms["similar texts"].matrix == pytest.approx(mean[1], abs=1e-6)
-    before, after = (CorpusWords(corpus).labels(with_validation) for with_validation in (False, True))
+    before, after = (CorpusWords(corpus).label_words(with_validation) for with_validation in (False, True))
     assert np.array_equal(fusion.words.weights, after.weights) and np.array_equal(fusion.words.ids, after.ids)
     assert not np.array_equal(before.ids, after.ids)
     tokens = corpus.sides["train"].tokens(held)
@@ -95,7 +95,7 @@ def test_pairs_are_scored_by_trees_of_the_other_half_and_by_words_of_training_qu
     rows, labels, tokens = pairs.rows, pairs.labels, corpus.sides["train"].tokens(held)
     relevant = np.array([label in corpus.positives["train"][int(row)]
                          for row, label in zip(held[rows], labels, strict=True)], np.float32)
-    known, counts = words.labels(with_validation=False), corpus.frequencies(corpus.training_rows())
+    known, counts = words.label_words(with_validation=False), corpus.frequencies(corpus.training_rows())
     seen, later = (np.stack([(queries[rows] * vectors[labels]).sum(axis=1),
                              of_labels.scores(tokens, rows, labels), counts[labels]], axis=1).astype(np.float32)
                    for of_labels in (known, known.reading(lexicon)))

@@ -65,7 +65,7 @@ def test_scores_are_cosines_of_weighed_words(corpus, monkeypatch, with_validatio
     monkeypatch.setattr(label_words, "MARKS", marks)    # few enough for different words to share one
     monkeypatch.setattr(corpus_words, "MAX_WORDS", most)
     monkeypatch.setattr(corpus_words, "CHUNK", 64)    # several chunks
-    made = CorpusWords(corpus).labels(with_validation)
+    made = CorpusWords(corpus).label_words(with_validation)
     oracle = Oracle(corpus, list(range(600)) if with_validation else corpus.training_rows().tolist(), most)
     rows = np.repeat(np.arange(40), 60)
     found = made.scores(corpus.sides["test"].tokens(np.arange(40)), rows, np.tile(np.arange(60), 40)).reshape(40, 60)
@@ -78,7 +78,7 @@ def test_scores_are_cosines_of_weighed_words(corpus, monkeypatch, with_validatio
 
 
 def test_a_row_may_have_no_pair_and_a_text_no_word(corpus):
-    made = CorpusWords(corpus).labels(with_validation=True)
+    made = CorpusWords(corpus).label_words(with_validation=True)
     ids, offsets, titles = (torch.zeros(n, dtype=torch.int64) for n in (0, 4, 3))
     none = Tokens(ids, offsets, titles)
     assert made.scores(none, np.array([0, 2, 2]), np.array([5, 5, 6])).tolist() == [0, 0, 0]
@@ -86,7 +86,7 @@ def test_a_row_may_have_no_pair_and_a_text_no_word(corpus):
 
 
 def test_each_text_is_scored_as_if_alone(corpus):
-    made, side = CorpusWords(corpus).labels(with_validation=True), corpus.sides["test"]
+    made, side = CorpusWords(corpus).label_words(with_validation=True), corpus.sides["test"]
     labels = np.arange(60)
     together = made.scores(side.tokens(np.arange(5)), np.repeat(np.arange(5), 60), np.tile(labels, 5)).reshape(5, 60)
     alone = [made.scores(side.tokens(np.array([row])), np.zeros(60, int), labels) for row in range(5)]
@@ -94,7 +94,7 @@ def test_each_text_is_scored_as_if_alone(corpus):
 
 
 def test_words_that_were_found_score_as_their_tokens_do(corpus):
-    made, tokens = CorpusWords(corpus).labels(with_validation=True), corpus.sides["test"].tokens(np.arange(5))
+    made, tokens = CorpusWords(corpus).label_words(with_validation=True), corpus.sides["test"].tokens(np.arange(5))
     rows, labels = np.repeat(np.arange(5), 60), np.tile(np.arange(60), 5)
     found, scores = made.lexicon.weigh(tokens), made.scores(tokens, rows, labels)
     assert np.array_equal(made.scores(found, rows, labels), scores)
@@ -103,7 +103,7 @@ def test_words_that_were_found_score_as_their_tokens_do(corpus):
 
 def test_on_the_words_of_others_a_label_keeps_the_weights_of_those_it_shares(corpus, monkeypatch):
     words = CorpusWords(corpus)
-    fewer, all_queries = (words.labels(with_validation) for with_validation in (False, True))
+    fewer, all_queries = (words.label_words(with_validation) for with_validation in (False, True))
     monkeypatch.setattr(label_words, "CHUNK", 7)    # several chunks
     for own, other in ((fewer, all_queries), (all_queries, fewer), (fewer, fewer)):
         made, known = own.on_words_of(other), other.matrix()
@@ -114,7 +114,7 @@ def test_on_the_words_of_others_a_label_keeps_the_weights_of_those_it_shares(cor
 
 
 def test_several_weights_of_the_same_words_score_as_each_alone(corpus):
-    made = CorpusWords(corpus).labels(with_validation=True)
+    made = CorpusWords(corpus).label_words(with_validation=True)
     asked = corpus.sides["test"].tokens(np.arange(7)), np.repeat(np.arange(7), 60), np.tile(np.arange(60), 7)
     squared = LabelWords(made.lexicon, made.ids, made.weights**2)
     both = made.scores_by([made.weights, squared.weights], *asked)
@@ -137,7 +137,7 @@ def test_a_word_that_no_training_query_has_weighs_nothing(corpus):
 
 
 def test_what_is_written_is_read(corpus, tmp_path):
-    made = CorpusWords(corpus).labels(with_validation=True)
+    made = CorpusWords(corpus).label_words(with_validation=True)
     made.save(tmp_path, "words")
     read = LabelWords.load(tmp_path, "words", made.lexicon)
     held = read.weights

@@ -13,7 +13,7 @@ from tests.support.explanations import explains_its_answers, is_as_sure_as_right
 from tests.support.toy import FAMILIES, VARIANTS, trained
 from xcmodels.data import seeds
 from xcmodels.data.corpus import Texts
-from xcmodels.methods.registry import METHODS
+from xcmodels.methods.all_methods import METHODS
 from xcmodels.methods.siamesexml.config import MIXED
 from xcmodels.nn.row_table import RowTable
 from xcmodels.retrieval.ranker import predict

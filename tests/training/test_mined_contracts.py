@@ -32,7 +32,7 @@ def mine_step(corpus, tmp_path):
     def run(number, mined):
         (out := tmp_path / f"out{number}").mkdir()
         workers = SimpleNamespace(address=None, is_serial=True)
-        mine(SimpleNamespace(seed=0, mine=lambda *_: mined), Round("joint", 1, 2, 4, cluster_size=4, negatives=1),
+        mine(SimpleNamespace(seed=0, mine=lambda *_: mined), Round("joint", 1, 2, 4, cluster_size=4, n_negatives=1),
              StepContext(out, {"corpus": corpus.folder, "tables": tables, "vectors": tmp_path / "vectors"},
                          tmp_path / "scratch", tmp_path, workers, lambda line: None, unwatched))
         return out

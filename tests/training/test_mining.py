@@ -9,11 +9,11 @@ import pytest
 from tests.support.toy import toy_corpus
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import Mined, Round
-from xcmodels.mining import gpu_index, nearest_labels, negatives
+from xcmodels.mining import gpu_index, nearest_labels, refresh
 from xcmodels.mining.gpu_index import GpuIndex
 from xcmodels.mining.grouped_index import GroupedIndex
 from xcmodels.mining.hardness import hardness
-from xcmodels.mining.negatives import mine
+from xcmodels.mining.refresh import mine
 from xcmodels.retrieval import ann
 from xcmodels.retrieval.proposers import Proposer
 
@@ -35,7 +35,7 @@ def lazily(vectors):
 
 
 def test_of_hard_negatives(corpus, vectors):
-    mined = mine(lazily(vectors), corpus, Round("joint", 1, 2, 4, negatives=3, source=0), seed=0)
+    mined = mine(lazily(vectors), corpus, Round("joint", 1, 2, 4, n_negatives=3, mined_by=0), seed=0)
     mined.negatives[corpus.training_rows()[::7], 1:] = -1    # some queries have fewer
     found = hardness(mined, lazily(vectors), corpus, np.random.default_rng(0))
     own, hard, harder = [], [], 0
@@ -53,13 +53,13 @@ def test_of_hard_negatives(corpus, vectors):
 
 
 def test_the_recall_of_an_index_is_told(corpus, vectors, monkeypatch):
-    asked = Round("joint", 1, 2, 4, negatives=3, source=0)
+    asked = Round("joint", 1, 2, 4, n_negatives=3, mined_by=0)
     assert mine(lazily(vectors), corpus, asked, seed=0).measured == {"recall": 100}
     for name, value in (("_M", 2), ("_EF_CONSTRUCTION", 2), ("_EF_SEARCH", 1)):
         monkeypatch.setattr(ann, name, value)
     poor = ann.build(vectors["labels"], "hnsw")
     monkeypatch.setattr(ann, "build", lambda *_: poor)
-    monkeypatch.setattr(negatives, "RECALL_QUERIES", 10_000)    # all of them
+    monkeypatch.setattr(refresh, "RECALL_QUERIES", 10_000)    # all of them
     queries = vectors["queries"][corpus.training_rows()]
     exact = np.argsort(-(queries @ vectors["labels"].T), axis=1)[:, :3]
     found = poor.search(queries, 3)[1]
@@ -71,14 +71,14 @@ def test_the_recall_of_an_index_is_told(corpus, vectors, monkeypatch):
 
 def test_search_by_groups_finds_the_same_where_it_scores_every_label(corpus, vectors, monkeypatch):
     rows = corpus.training_rows()
-    exact, index = (negatives.build_index(vectors["labels"], vectors["queries"], rows, 4, kind=kind, seed=0)
+    exact, index = (refresh.build_index(vectors["labels"], vectors["queries"], rows, 4, kind=kind, seed=0)
                     for kind in ("exact", "grouped"))
-    wanted, all_scored, some = (negatives.hard_negatives(each, vectors["queries"], corpus, rows, 4)
+    wanted, all_scored, some = (refresh.hard_negatives(each, vectors["queries"], corpus, rows, 4)
                                 for each in (exact, replace(index, share=1.0), index))
     np.testing.assert_array_equal(all_scored, wanted)
     monkeypatch.setattr(GroupedIndex, "chunk", 7)
     for part in (rows[::3], rows[1:]):
-        found = negatives.hard_negatives(index, vectors["queries"], corpus, part, 4)
+        found = refresh.hard_negatives(index, vectors["queries"], corpus, part, 4)
         np.testing.assert_array_equal(found[part], some[part])
         assert np.all(np.delete(found, part, axis=0) == -1)
     for row in rows.tolist():
@@ -87,23 +87,23 @@ def test_search_by_groups_finds_the_same_where_it_scores_every_label(corpus, vec
 
 def test_an_index_of_groups_is_the_same_from_its_files(corpus, vectors, tmp_path):
     rows = corpus.training_rows()
-    made = negatives.build_index(vectors["labels"], vectors["queries"], rows, 4, kind="grouped", seed=0)
+    made = refresh.build_index(vectors["labels"], vectors["queries"], rows, 4, kind="grouped", seed=0)
     made.save(tmp_path)
-    loaded = negatives.load_index(tmp_path)
-    np.testing.assert_array_equal(negatives.hard_negatives(loaded, vectors["queries"], corpus, rows, 4),
-                                  negatives.hard_negatives(made, vectors["queries"], corpus, rows, 4))
+    loaded = refresh.load_index(tmp_path)
+    np.testing.assert_array_equal(refresh.hard_negatives(loaded, vectors["queries"], corpus, rows, 4),
+                                  refresh.hard_negatives(made, vectors["queries"], corpus, rows, 4))
 
 
 def test_auto_searches_many_labels_by_groups(corpus, vectors, monkeypatch):
     rows = corpus.training_rows()
 
     def kind_of(name):
-        return negatives.build_index(vectors["labels"], vectors["queries"], rows, 3, kind=name, seed=0).kind
+        return refresh.build_index(vectors["labels"], vectors["queries"], rows, 3, kind=name, seed=0).kind
 
     assert kind_of("auto") == "exact" and kind_of("quantised") == "quantised"
     monkeypatch.setattr(ann, "EXACT_MAX", len(vectors["labels"]) - 1)
     assert kind_of("auto") == "grouped"
-    asked = Round("joint", 1, 2, 4, negatives=3, source=0)
+    asked = Round("joint", 1, 2, 4, n_negatives=3, mined_by=0)
     mined = mine(lazily(vectors), corpus, asked, seed=0)
     assert 90 < mined.measured["recall"] <= 100
     np.testing.assert_array_equal(mine(lazily(vectors), corpus, asked, seed=0, index="grouped").negatives,
@@ -112,14 +112,14 @@ def test_auto_searches_many_labels_by_groups(corpus, vectors, monkeypatch):
 
 def test_search_on_a_device_finds_the_nearest_that_are_not_excluded(corpus, vectors, monkeypatch):
     rows, labels = corpus.training_rows(), vectors["labels"]
-    exact = negatives.build_index(labels, vectors["queries"], rows, 4, kind="exact", seed=0)
-    wanted = negatives.hard_negatives(exact, vectors["queries"], corpus, rows, 4)
+    exact = refresh.build_index(labels, vectors["queries"], rows, 4, kind="exact", seed=0)
+    wanted = refresh.hard_negatives(exact, vectors["queries"], corpus, rows, 4)
     monkeypatch.setattr(gpu_index, "_QUERIES", 5)
     for block in (3, len(labels) - 1, 2 * len(labels)):
         monkeypatch.setattr(gpu_index, "_LABELS", block)
         index = GpuIndex(ann.build(labels, "exact"), "cpu")
         np.testing.assert_array_equal(
-            negatives.hard_negatives(index, vectors["queries"], corpus, rows, 4), wanted)
+            refresh.hard_negatives(index, vectors["queries"], corpus, rows, 4), wanted)
         all_asked = index.nearest(vectors["queries"][:6], len(labels) + 2,
                                   lambda some: np.arange(len(some)) * len(labels) + some)
         assert all_asked.shape == (6, len(labels) + 2)
@@ -131,10 +131,10 @@ def test_an_index_of_a_device_is_searched_on_a_processor_where_there_is_none(cor
     rows = corpus.training_rows()
     index = GpuIndex(ann.build(vectors["labels"], "exact"), "cpu")
     index.save(tmp_path)
-    loaded = negatives.load_index(tmp_path)
+    loaded = refresh.load_index(tmp_path)
     assert loaded.kind == "exact"
-    np.testing.assert_array_equal(negatives.hard_negatives(loaded, vectors["queries"], corpus, rows, 4),
-                                  negatives.hard_negatives(index, vectors["queries"], corpus, rows, 4))
+    np.testing.assert_array_equal(refresh.hard_negatives(loaded, vectors["queries"], corpus, rows, 4),
+                                  refresh.hard_negatives(index, vectors["queries"], corpus, rows, 4))
 
 
 def test_a_retriever_takes_another_index_than_one_that_only_mines():
@@ -142,7 +142,7 @@ def test_a_retriever_takes_another_index_than_one_that_only_mines():
 
 
 def test_of_clusters(corpus, vectors):
-    mined = mine(lazily(vectors), corpus, Round("encoder", 1, 2, 4, cluster_size=2, source=0), seed=0)
+    mined = mine(lazily(vectors), corpus, Round("encoder", 1, 2, 4, cluster_size=2, mined_by=0), seed=0)
     # No label has to be embedded for it.
     found = hardness(mined, {"queries": lazily(vectors)["queries"]}, corpus, np.random.default_rng(0))
     unit = vectors["queries"] / np.linalg.norm(vectors["queries"], axis=1, keepdims=True)
@@ -169,6 +169,8 @@ def test_clusters_of_all_places_count_alike(corpus, monkeypatch):
 
 def test_of_nothing(corpus, vectors):
     assert hardness(Mined(), lazily(vectors), corpus, np.random.default_rng(0)) == {}
+    none = Mined(negatives=np.full((len(corpus.sides["train"]), 3), -1, np.int32))
+    assert hardness(none, lazily(vectors), corpus, np.random.default_rng(0)) == {}
     single = Mined(clusters=np.arange(len(corpus.training_rows())))
     assert hardness(single, lazily(vectors), corpus, np.random.default_rng(0))["same_cluster"] == 0.0
 

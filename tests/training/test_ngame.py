@@ -43,7 +43,7 @@ def test_what_is_mined_before_any_training_is_by_the_encoder_as_it_begins(name):
 
 def test_negatives_are_mined_by_the_index_that_was_set(monkeypatch):
     asked, config = list[str](), toy.VARIANTS["ngame mined"]
-    monkeypatch.setattr("xcmodels.mining.negatives.mine", lambda *_, index, **__: asked.append(index) or Mined())
+    monkeypatch.setattr("xcmodels.mining.refresh.mine", lambda *_, index, **__: asked.append(index) or Mined())
     settings = []
     for changed in (config, replace(config, index="grouped"), toy_config(index="grouped")):
         stage = toy.made_by("ngame", changed).stages[0]
@@ -90,7 +90,7 @@ def test_negatives_are_mined_for_the_epochs_that_there_are(name):
     never = {"refresh_from": 0, "refresh_every": 10_000}
     config = replace(config, m1=replace(config.m1, mined=2, epochs=5, **never)) if name == "ngame mined" else replace(
         config, negatives=2, epochs=5, **never)
-    assert [each.negatives for each in toy.made_by(name, config).stages[0].rounds] == [10]
+    assert [each.n_negatives for each in toy.made_by(name, config).stages[0].rounds] == [10]
 
 
 @pytest.mark.parametrize(("name", "unit"), [("ngame", False), ("ngame unit", True)])

@@ -12,11 +12,11 @@ from tests.support import toy
 from tests.support.toy import FAMILIES
 from xcmodels.data import seeds
 from xcmodels.method import Mined
+from xcmodels.methods.all_methods import METHODS
 from xcmodels.methods.presets import PRESETS, flat, resolve
 from xcmodels.methods.ramen.bandit import FLOOR, SIGMA, Bandit
 from xcmodels.methods.ramen.config import GraphConfig, RamenConfig
 from xcmodels.methods.ramen.stages import GraphStage, augmented
-from xcmodels.methods.registry import METHODS
 from xcmodels.retrieval.retriever import Retriever
 from xcmodels.training.local_run import embed, train_all
 
@@ -97,7 +97,7 @@ def test_the_regularisers_are_the_papers(corpus, name):
 
 def test_edges_that_point_elsewhere_are_pruned_and_pull_no_more(corpus, trained):
     last = [each for each in trained.rounds.values() if each.mines and each.stage == trained.method.stages[0].name][-1]
-    source = trained.outs[f"{last.stage} round {last.source}"]
+    source = trained.outs[f"{last.stage} round {last.mined_by}"]
     known = embed(corpus, trained.method.stages[0], source)
     kept = trained.mined[last.name].kept
     assert kept.keys() == {"group.train", "group.label"}

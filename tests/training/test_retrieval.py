@@ -69,7 +69,7 @@ def test_search_equals_fused_scores_over_all_labels(toy, tmp_path, titles, conte
     for row in range(toy.corpus.n_queries):
         mean[toy.corpus.positives["train"][row]] += toy.vectors["queries"][row]
     ids, scores = retriever.search(tokens, 60)
-    shared = CorpusWords(toy.corpus).labels(with_validation=True).scores(
+    shared = CorpusWords(toy.corpus).label_words(with_validation=True).scores(
         tokens, np.repeat(np.arange(40), 60), np.tile(np.arange(60), 40)).reshape(40, 60)
     sparse = retriever.scorer.sparse
     by_words = np.zeros((40, 60)) if sparse is None else sparse.scores(

@@ -30,7 +30,7 @@ def toy():
 
 
 def test_the_rounds_follow_the_schedule(toy):
-    shape = [(r.stage, r.index, r.first, r.stop, r.cluster_size, r.negatives) for r in toy.rounds.values()]
+    shape = [(r.stage, r.index, r.first, r.stop, r.cluster_size, r.n_negatives) for r in toy.rounds.values()]
     assert shape == [("encoder", 0, 0, 4, 0, 0), ("encoder", 1, 4, 8, 4, 0), ("encoder", 2, 8, 12, 8, 0),
                      ("classifier", 0, 0, 6, 4, 0)]
     for name, round_ in toy.rounds.items():

@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 
 from tests.support import toy
-from tests.support.encoding import BAG, VOCABULARY, both, rows_of, tokens, trained
+from tests.support.encoding import BAG, VOCABULARY, both, rows_of, store_transformer, tokens, trained
 from tests.support.toy import backend, toy_corpus
 from xcmodels.data.tokens import Tokenizer
-from xcmodels.nn import transformer
+from xcmodels.nn import text_layout, transformer
 from xcmodels.nn.encoder_config import EncoderConfig
 from xcmodels.nn.encoders import LABEL, QUERY, HeadConfig, build_encoder, load_encoder, save_encoder, siamese
 from xcmodels.training.checkpoint import read_model
@@ -23,15 +23,8 @@ from xcmodels.training_plan import RowRule, TrainingPlan
 
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory):
-    """A transformer of one layer, its own padding token unlike everything that is asked of it."""
-    from transformers import BertConfig, BertModel
-
-    folder = tmp_path_factory.mktemp("bert")
-    torch.manual_seed(0)
-    BertModel(BertConfig(vocab_size=VOCABULARY, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
-                         intermediate_size=24, max_position_embeddings=32, bos_token_id=2, eos_token_id=3,
-                         initializer_range=0.5)).save_pretrained(folder)
-    return EncoderConfig(kind="transformer", source=str(folder), batch=3, bf16=False)
+    source = store_transformer(tmp_path_factory.mktemp("bert"))
+    return EncoderConfig(kind="transformer", source=source, batch=3, bf16=False)
 
 
 def parts_changed(encoder, before):
@@ -52,7 +45,7 @@ def test_texts_are_packed_by_length_and_come_back_in_their_order(bert, idf, text
     encoder = build_encoder(bert, idf, 0).eval()
     wanted = encoder(texts, QUERY)
     widths = []
-    monkeypatch.setattr(transformer, "TOGETHER", {"cpu": 8})
+    monkeypatch.setattr(text_layout, "TOGETHER", {"cpu": 8})
     encoder.backbone.model.register_forward_pre_hook(
         lambda _, __, given: widths.append(tuple(given["input_ids"].shape)), with_kwargs=True)
     torch.testing.assert_close(encoder(texts, QUERY), wanted, rtol=1e-4, atol=1e-5)
@@ -141,7 +134,7 @@ def in_rows(encoder, texts):
 
 @pytest.mark.parametrize(("width", "at_once"), [(1, 1), (12, 2), (128, 512)])
 def test_texts_in_rows_are_encoded_as_those_that_are_padded(bert, idf, texts, monkeypatch, *, width, at_once):
-    monkeypatch.setattr(transformer, "ROW", width)
+    monkeypatch.setattr(text_layout, "ROW", width)
     monkeypatch.setattr(transformer, "ROWS", at_once)
     encoder = build_encoder(replace(bert, drops=False), idf, 0)
     wanted, found = encoder.eval().backbone(texts, QUERY), in_rows(encoder, texts)
@@ -169,23 +162,6 @@ def test_rows_that_train_in_bf16_move_the_same_parameters_alike(bert, idf, texts
     exact, rounded = (torch.cat([value.flatten() for value in each.values()]) for each in gradients)
     assert exact.dtype == rounded.dtype == torch.float32 and not torch.equal(exact, rounded)
     assert (rounded - exact).norm() < .05 * exact.norm()
-
-
-def test_rows_hold_every_text_whole_and_are_few_in_number():
-    rng = np.random.default_rng(0)
-    shapes = set()
-    for _ in range(10):
-        sizes = rng.integers(2, 50, 2000)
-        layout = transformer.RowLayout.of(sizes)
-        cells = np.concatenate([np.arange(size) + begin for size, begin in
-                                zip(sizes.tolist(), layout.begins.tolist(), strict=True)])
-        assert len(np.unique(cells)) == len(cells) == layout.tokens and cells.max() < layout.rows * layout.width
-        column = layout.begins.numpy() % layout.width
-        assert (column + sizes <= layout.width).all()
-        assert layout.tokens > .75 * layout.rows * layout.width
-        shapes.add((layout.rows, layout.width))
-    assert len(shapes) <= 3
-    assert transformer.RowLayout.of(np.array([300, 2])).width == 304
 
 
 def test_a_transformer_through_a_folder(bert, idf, texts, tmp_path):

@@ -129,7 +129,7 @@ def test_presets_hold_table_2():
 
 def test_the_rounds_of_the_relatives():
     def shape(name):
-        return [(r.first, r.stop, r.cluster_size, r.negatives) for r in unidec((FAMILIES | VARIANTS)[name]).rounds]
+        return [(r.first, r.stop, r.cluster_size, r.n_negatives) for r in unidec((FAMILIES | VARIANTS)[name]).rounds]
 
     assert shape("unidec") == [(0, 4, 0, 0), (4, 6, 4, 6), (6, 8, 8, 6)]
     assert shape("dpr") == [(0, 8, 0, 0)]

@@ -45,6 +45,18 @@ def test_too_few_labels_are_padded(kind):
     assert build(vectors, kind).search(queries[:0], 2)[1].shape == (0, 2)
 
 
+@pytest.mark.parametrize("kind", ann.KINDS)
+@pytest.mark.parametrize("without", [[], [1, 3]])
+def test_a_query_of_zeros_finds_labels_too(kind, without):
+    vectors = np.random.default_rng(2).standard_normal((600, 8), np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    index, queries = build(vectors, kind), np.stack([vectors[7], np.zeros(8, np.float32), vectors[9]])
+    scores, ids = index.search(queries, 5, np.array(without, np.int64))
+    assert (scores[1] == 0).all() and len({*ids[1]} - {-1, *without}) == 5
+    assert ids[[0, 2], 0].tolist() == [7, 9]
+    assert (index.propose(queries, 50, np.array(without, np.int64)) >= 0).all()
+
+
 @pytest.mark.parametrize("dim", [16, 7])
 def test_quantised_finds_nearly_all_with_their_exact_scores_whoever_is_asked_beside(dim):
     rng = np.random.default_rng(5)

@@ -2,10 +2,10 @@
 
 import pytest
 
+from xcmodels.methods.all_methods import METHODS
 from xcmodels.methods.ngame.method import ngame
 from xcmodels.methods.preset_parts import BOOSTED, BOOSTED_WEIGHT_2
 from xcmodels.methods.presets import PRESETS, ends_before_mining, explained, flat, nearest, resolve
-from xcmodels.methods.registry import METHODS
 from xcmodels.retrieval.serving_config import FUSED
 
 

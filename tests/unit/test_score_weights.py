@@ -74,5 +74,18 @@ def test_a_stronger_pull_keeps_weights_nearer(monkeypatch):
     assert 0 < np.linalg.norm(near - BEFORE) < np.linalg.norm(free - BEFORE) / 3
 
 
+def test_more_positives_than_a_few_pull_less(monkeypatch):
+    positives = int(RELEVANT.sum())
+    held = fit_weights(X, ROWS, RELEVANT, GAINS, BEFORE)
+    monkeypatch.setattr(score_weights, "FEW", positives)
+    assert np.array_equal(fit_weights(X, ROWS, RELEVANT, GAINS, BEFORE), held), "so few are held by PULL itself"
+    monkeypatch.setattr(score_weights, "FEW", positives // 4)
+    freer = fit_weights(X, ROWS, RELEVANT, GAINS, BEFORE)
+    monkeypatch.setattr(score_weights, "PULL", score_weights.PULL * (positives // 4) / positives)
+    monkeypatch.setattr(score_weights, "FEW", positives)
+    assert np.array_equal(fit_weights(X, ROWS, RELEVANT, GAINS, BEFORE), freer)
+    assert np.linalg.norm(freer - BEFORE) > 1.5 * np.linalg.norm(held - BEFORE)
+
+
 def test_without_a_positive_they_stay():
     assert np.array_equal(fit_weights(X, ROWS, np.zeros_like(RELEVANT), GAINS, BEFORE), BEFORE)

@@ -223,6 +223,6 @@ def test_settings_as_json():
 
     settings = {"round": Round("encoder", 1, 2, 3), "path": Path("a/b"), "pair": (1, 2)}
     assert Step("step", "kind", print, (), settings).about()["settings"] == {
-        "round": {"stage": "encoder", "index": 1, "first": 2, "stop": 3, "cluster_size": 0, "negatives": 0,
-                  "source": -1},
+        "round": {"stage": "encoder", "index": 1, "first": 2, "stop": 3, "cluster_size": 0, "n_negatives": 0,
+                  "mined_by": -1},
         "path": "a/b", "pair": [1, 2]}

@@ -1,6 +1,8 @@
 """The method and preset that a time budget allows, from measured times of whole jobs."""
 
 import json
+import resource
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,8 +12,8 @@ from data_contracts.errors import ProjectError, UsageError
 from flows.time_budget import CANDIDATES, TIMES, choose, count_texts, read_times, seconds_of
 from tasks.data.sources import describe
 from tests.support.planted import write_planted
+from xcmodels.methods.all_methods import METHODS
 from xcmodels.methods.presets import resolve
-from xcmodels.methods.registry import METHODS
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +93,23 @@ def test_a_file_of_times_that_lacks_some_is_named(tmp_path, text):
     (tmp_path / TIMES.name).write_text(text)
     with pytest.raises(ProjectError, match="remove it"):
         read_times(tmp_path)
+
+
+def test_a_disk_without_room_leaves_the_times_that_were_there(data, home, monkeypatch, capsys):
+    """The file was emptied first."""
+    larger, was = home / "large", (home / TIMES.name).read_text()
+    shutil.copytree(data, larger)
+    sizes = iter((1000, 2000))
+    monkeypatch.setattr(bench_jobs, "count_texts", lambda _: next(sizes))
+    monkeypatch.setattr(bench_jobs, "_seconds", lambda *_: 5.0)
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limit[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            bench_jobs.main(data, larger, home / TIMES.name)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert (home / TIMES.name).read_text() == was and "| ngame, cpu | 5 | 5 |" in capsys.readouterr().out    # all ran
 
 
 def test_the_benchmark_writes_what_is_read(data, tmp_path, monkeypatch, capsys):

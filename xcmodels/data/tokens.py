@@ -1,6 +1,7 @@
 """Texts as token ids: the tokenizer, and the ragged arrays that hold a batch of texts."""
 
 import json
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -20,6 +21,8 @@ from xcmodels.data.text import clean
 
 MINILM = "minilm"
 LEARNED = "learned"
+_LONGEST = 1000    # characters of a word that are learned from as one: the time grows with their square
+_LONG = re.compile(rf"\S{{{_LONGEST}}}")
 _BATCH = 2048    # texts tokenised at once: 65,536 titles take 0.75 of the time of one call
 
 
@@ -177,7 +180,8 @@ def learn_backend(texts: Iterable[str], size: int) -> Backend:
     """Learn a lower-casing byte-pair vocabulary of at most `size` tokens from the data set's own texts.
 
     For languages that the packaged vocabulary does not cover. The same texts give the same vocabulary: pieces are plain
-    characters with a leading space, since WordPiece numbers its marked pieces in the order of a hash table.
+    characters with a leading space, since WordPiece numbers its marked pieces in the order of a hash table. A longer
+    word than `_LONGEST`, such as a file in base64, counts as several.
     """
     backend = Backend(models.BPE(unk_token="[UNK]"))
     backend.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
@@ -185,5 +189,6 @@ def learn_backend(texts: Iterable[str], size: int) -> Backend:
         pre_tokenizers.Metaspace(prepend_scheme="always"), pre_tokenizers.Punctuation()])
     backend.decoder = decoders.Metaspace()
     trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=["[PAD]", "[UNK]"], show_progress=False)
-    backend.train_from_iterator(texts, trainer)
+    pieces = (_LONG.sub(r"\g<0> ", text) if len(text) > _LONGEST else text for text in texts)
+    backend.train_from_iterator(pieces, trainer)
     return backend

@@ -25,7 +25,7 @@ from xcmodels.data.executor import IN_PROCESS, Executor
 from xcmodels.data.sorted_ids import unique
 from xcmodels.method import EncoderStage, Mined, Round, Vectors
 from xcmodels.methods.table_config import TableConfig
-from xcmodels.mining import negatives, schedule
+from xcmodels.mining import refresh, schedule
 from xcmodels.nn import losses
 from xcmodels.nn.autograd import SparseGradScores
 from xcmodels.nn.encoder_config import EncoderConfig
@@ -123,7 +123,7 @@ class EncoderModule(EncoderStage[Encoder]):
         return {"triplet": triplet(self.module, batch, scores)}
 
     def mine(self, vectors: Vectors, corpus: Corpus, round_: Round, executor: Executor = IN_PROCESS) -> Mined:
-        return negatives.mine(vectors, corpus, round_, seed=self.seed, index=self.index, executor=executor)
+        return refresh.mine(vectors, corpus, round_, seed=self.seed, index=self.index, executor=executor)
 
 
 def triplet(module: ModuleConfig, batch: Batch, scores: SparseGradScores) -> torch.Tensor:

@@ -10,8 +10,8 @@ from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from typing import Any, get_type_hints
 
+from xcmodels.methods.all_methods import METHODS
 from xcmodels.methods.preset_parts import Preset, Settings
-from xcmodels.methods.registry import METHODS
 
 PRESETS: dict[str, Mapping[str, Preset]] = {name: entry.presets for name, entry in METHODS.items()}
 

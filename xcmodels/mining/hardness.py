@@ -14,7 +14,7 @@ def hardness(mined: Mined, vectors: Vectors, corpus: Corpus, rng: np.random.Gene
 
     Of clusters, at unit length: "same_cluster", a query with another of its cluster, and "any_query", with any other.
     Of hard negatives: "positives", "negatives" and "random", a query with its own labels, the mined ones, any;
-    "harder", the share of queries with a mined negative that scores above one of their own labels.
+    "harder", the share of queries with a mined negative that scores above one of their own labels; of none, nothing.
     """
     rows, measured = corpus.training_rows(), dict[str, float]()
     drawn = np.sort(rng.permutation(len(rows))[:DRAWN])
@@ -26,7 +26,8 @@ def hardness(mined: Mined, vectors: Vectors, corpus: Corpus, rng: np.random.Gene
         same = same[rng.permutation(len(same))[:DRAWN]]    # not the first: clusters that lie together have close ids
         measured["same_cluster"] = _mean_cosine(queries, rows[order[same]], rows[order[same + 1]])
         measured["any_query"] = _mean_cosine(queries, rows[drawn], rows[rng.permutation(len(rows))[:len(drawn)]])
-    if mined.negatives is not None:
+    # none is mined where every query has every label
+    if mined.negatives is not None and (mined.negatives[rows[drawn]] >= 0).any():
         queries, labels, rows = vectors["queries"](), vectors["labels"](), rows[drawn]
         scores: dict[str, list[np.ndarray]] = {"positives": [], "negatives": [], "random": []}
         harder = 0

@@ -6,7 +6,7 @@ import numpy as np
 
 from xcmodels.data.executor import equal_cuts
 from xcmodels.mining import grouped_index
-from xcmodels.mining.negatives import hard_negatives
+from xcmodels.mining.refresh import hard_negatives
 from xcmodels.retrieval import ann
 from xcmodels.retrieval.builder import RowVectors
 from xcmodels.retrieval.proposers import Proposer

@@ -62,15 +62,15 @@ class ClusterSchedule(Schedule):
         return min(self.cluster_size * 2**doubled, self.cluster_max)
 
 
-def rounds(stage: str, schedule: Schedule, negatives: int = 0, ahead: int = 0) -> list[Round]:
+def rounds(stage: str, schedule: Schedule, n_negatives: int = 0, ahead: int = 0) -> list[Round]:
     """Return the rounds of a stage: random epochs first, then a round for every refresh.
 
-    negatives: hard negatives to mine for each query at every refresh.
+    n_negatives: hard negatives to mine for each query at every refresh.
     ahead: how many epochs before a refresh the model that mines for it is taken, so that mining can overlap training
     (ASTRA, section 3.2: 2). A round ends there, too.
     """
     first = min(schedule.refresh_from, schedule.epochs)
-    if not schedule.cluster_size_at(first) and not negatives:
+    if not schedule.cluster_size_at(first) and not n_negatives:
         return [Round(stage, 0, 0, schedule.epochs)]
     refreshes = range(first, schedule.epochs, schedule.refresh_every)
     taken = [max(epoch - ahead, min(epoch, 1)) for epoch in refreshes]
@@ -82,6 +82,6 @@ def rounds(stage: str, schedule: Schedule, negatives: int = 0, ahead: int = 0) -
             out.append(Round(stage, len(out), start, end))
             continue
         refresh = (start - first) // schedule.refresh_every
-        out.append(Round(stage, len(out), start, end, schedule.cluster_size_at(refreshes[refresh]), negatives,
+        out.append(Round(stage, len(out), start, end, schedule.cluster_size_at(refreshes[refresh]), n_negatives,
                          ending_at[taken[refresh]]))
     return out

@@ -8,6 +8,11 @@ from functools import cache
 
 import torch
 
+_KEPT_KERNELS = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"    # which oneDNN reads at a process' first product
+# Pools of labels differ in size by batch: of 1,024 kernels kept for UniDEC's (270 MB), hardly one was used again. The
+# shapes of a transformer's texts repeat, and are some hundreds.
+_FEW, _MANY = "64", "1024"
+
 
 def device() -> torch.device:
     """Return the accelerator where there is one, else the CPU."""
@@ -32,15 +37,23 @@ def keep_freed_memory() -> None:
 def fast_products() -> Iterator[None]:
     """Compute matrix products by oneDNN, not MKL, which uses only half of the vector width of AMD's processors.
 
-    NGAME's scores took 9 ms, not 13. They stay in single precision, except on hardware that multiplies bf16 or TF32.
+    NGAME's scores took 9 ms, not 13. On a CPU they stay in single precision. With AMX oneDNN would round them to bf16:
+    vectors of texts would differ by 1e-4 from those that are served, and exact search would not be exact. So MKL
+    computes there, and a step takes 1.03 to 1.18 of the time. A GPU multiplies TF32.
     Last digits differ from MKL's, so each step that trains, mines or embeds enables it itself, and its result does not
     depend on what its process did before. Evaluation and serving do not use it.
     """
-    # Pools differ in size by batch: of 1,024 cached kernels for UniDEC's (270 MB), hardly one was reused.
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
+    os.environ.setdefault(_KEPT_KERNELS, _FEW)
     before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("medium")
+    rounds = device().type == "cpu" and torch.cpu.get_capabilities().get("amx_bf16", False)
+    torch.set_float32_matmul_precision("highest" if rounds else "medium")
     try:
         yield
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+def keep_kernels() -> None:
+    """Let oneDNN keep the kernels of a transformer, too, unless the process has multiplied or the user has chosen."""
+    if os.environ.get(_KEPT_KERNELS, _FEW) == _FEW:
+        os.environ[_KEPT_KERNELS] = _MANY

@@ -1,8 +1,6 @@
 """Transformers as backbones, texts of similar length padded together."""
 
-from bisect import bisect_right
-from contextlib import nullcontext
-from dataclasses import dataclass
+from contextlib import nullcontext, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,15 +12,14 @@ from torch import nn
 
 from xcmodels import checks
 from xcmodels.data.frozen_states import FrozenStates
-from xcmodels.data.tokens import MINILM, Tokens, join, minilm_folder
+from xcmodels.data.tokens import MINILM, Tokens, join, minilm_folder, open_backend
 from xcmodels.nn import distributed
+from xcmodels.nn.devices import keep_kernels
 from xcmodels.nn.encoder_config import QUERY, Backbone, EncoderConfig
 from xcmodels.nn.layers import beginning_at, states_below, top_layers
+from xcmodels.nn.text_layout import PaddedPart, RowLayout, padded_parts
 
-# Tokens, padding included, of the texts that are padded together. On two cores a step of MiniLM's two top layers on
-# 1,950 texts of 14 tokens takes 2.6 s by 2,048, 3.1 by 4,096, 3.8 by 16,384 and 2.7 to 3.0 by 1,024 and 512.
-TOGETHER = {"cpu": 2048, "cuda": 65_536}
-ROW, ROWS = 128, 512    # tokens of a row of texts on a GPU, at least; rows encoded at once outside training
+ROWS = 512              # rows of texts that a GPU encodes at once outside training
 PLACED = ("bert", "distilbert")    # types of models whose tokens can be told their positions, from 0 on
 _LONGEST = 1 << 30      # tokens of a text that has no limit
 
@@ -35,6 +32,7 @@ class Transformer(Backbone):
         self.model, (self.first, self.last) = model, special
         self.dim = int(model.config.hidden_size)  # type: ignore[union-attr, arg-type]
         self.places_tokens = model.config.model_type in PLACED  # type: ignore[union-attr, operator]
+        self.most_tokens = _most_tokens(model)
         self.batch, self.lr_share, self.max_tokens, self.bf16 = (
             config.batch, config.lr_share, config.max_tokens, config.bf16)
         self.dropping: list[nn.Module] = [model] if config.drops else []
@@ -78,21 +76,23 @@ class Transformer(Backbone):
             if kind == "cuda" and self.places_tokens:
                 return self._in_rows(tokens, lengths, host_lengths)
             order = lengths.argsort(stable=True)
-            parts = [self._padded(tokens, rows, lengths[rows], width) for rows, width in _packed(order, host_lengths)]
+            parts = [self._padded(tokens, part.texts, lengths[part.texts], part.width)[:part.count]
+                     for part in self._parts(order, host_lengths)]
             return torch.cat(parts)[order.argsort()]
 
     def frozen_states(self, tokens: Tokens) -> torch.Tensor:
         """Return the states (S, dim) that the frozen layers make of texts, one text after another (`state_counts`)."""
         lengths, host_lengths = self._lengths(tokens)
-        sizes = lengths + 2
+        sizes, device = lengths + 2, lengths.device
         starts = sizes.cumsum(0) - sizes
-        states = torch.empty(int((host_lengths + 2).sum()), self.dim, device=sizes.device)
-        with self._precision(sizes.device.type):
-            for rows, width in _packed(lengths.argsort(stable=True), host_lengths):
-                mask = _mask(lengths[rows], width)
+        states = torch.empty(int((host_lengths + 2).sum()), self.dim, device=device)
+        with self._precision(device.type):
+            for part in self._parts(lengths.argsort(stable=True), host_lengths):
+                texts, width = part.texts, part.width
+                mask = _mask(lengths[texts], width)
                 made = states_below(self.model, self.top, attention_mask=mask.long(),
-                                    input_ids=self._marked(tokens, rows, lengths[rows], width))
-                places = starts[rows][:, None] + torch.arange(width, device=sizes.device)
+                                    input_ids=self._marked(tokens, texts, lengths[texts], width))[:part.count]
+                mask, places = mask[:part.count], starts[texts[:part.count], None] + torch.arange(width, device=device)
                 states[places[mask]] = made[mask].float()
         return states
 
@@ -109,10 +109,14 @@ class Transformer(Backbone):
             tokens.offsets, tokens.host_offsets))
         host_lengths = on_host.numpy()
         width = int(host_lengths.max()) + 2
-        if width > (most := getattr(self.model.config, "max_position_embeddings", width)):
+        if width > (most := self.most_tokens or width):
             raise ValueError(f"a text has {width} tokens with its marks, the encoder takes {most}; "
                              "lower prepare.max_title, prepare.max_content or encoder.max_tokens")
         return lengths, host_lengths
+
+    def _parts(self, order: torch.Tensor, lengths: np.ndarray) -> list[PaddedPart]:
+        kind = order.device.type
+        return padded_parts(order, lengths + 2, compiled=kind == "cuda" or (self.bf16 and multiplies_bf16(kind)))
 
     def _precision(self, kind: str) -> torch.autocast:
         return torch.autocast(kind, torch.bfloat16, enabled=self.bf16 and multiplies_bf16(kind))
@@ -191,37 +195,6 @@ class Transformer(Backbone):
                 return torch.func.functional_call(self.model, weights, (), inputs).last_hidden_state
 
 
-@dataclass(frozen=True)
-class RowLayout:
-    """Where texts lie in rows of the same width, a whole text in one row and in the order of the texts.
-
-    begins (n,) int64: the cell, row * width + column, of each text's first token; tokens: of all texts.
-    """
-
-    begins: torch.Tensor
-    rows: int
-    width: int
-    tokens: int
-
-    @classmethod
-    def of(cls, sizes: np.ndarray) -> "RowLayout":
-        """Return the layout of texts of these sizes (n,), in pinned memory where there is a GPU.
-
-        Numbers of rows are few, so that batches of about as many tokens are of one shape: of each shape that it meets
-        anew a GPU has to choose its products and to get memory.
-        """
-        width = max(ROW, -(-int(sizes.max()) // 8) * 8)
-        ends, firsts = [0, *np.cumsum(sizes).tolist()], [0]
-        while (following := bisect_right(ends, ends[firsts[-1]] + width) - 1) < len(sizes):
-            firsts.append(following)
-        counts = np.diff([*firsts, len(sizes)])
-        before = np.repeat(np.arange(len(firsts)) * width - np.array(ends)[firsts], counts)
-        begins = torch.from_numpy(np.array(ends[:-1]) + before)
-        step = 1 << max(0, len(firsts).bit_length() - 5)
-        return cls(begins.pin_memory() if torch.cuda.is_available() else begins, -(-len(firsts) // step) * step, width,
-                   ends[-1])
-
-
 @cache
 def multiplies_bf16(device: str) -> bool:
     """Return whether the processor or GPU multiplies bf16, which then is faster than single precision."""
@@ -229,6 +202,17 @@ def multiplies_bf16(device: str) -> bool:
         return torch.cuda.is_bf16_supported()
     able = torch.cpu.get_capabilities()
     return any(able.get(name, False) for name in ("avx512_bf16", "amx_bf16"))
+
+
+def _most_tokens(model: Any) -> int:
+    """Return how many tokens of a text a model takes, its marks among them; 0 = any number.
+
+    RoBERTa and its kin count positions from behind that of padding on, so that a table of 514 is for 512 tokens.
+    """
+    rows = getattr(model.config, "max_position_embeddings", 0)
+    paddings = [table.padding_idx for name, table in model.named_modules()
+                if name.endswith("position_embeddings") and isinstance(table, nn.Embedding)]
+    return rows and rows - max((padding + 1 for padding in paddings if padding is not None), default=0)
 
 
 def _ids_at(tokens: Tokens, places: torch.Tensor) -> torch.Tensor:
@@ -240,18 +224,6 @@ def _ids_at(tokens: Tokens, places: torch.Tensor) -> torch.Tensor:
 def _mask(lengths: torch.Tensor, width: int) -> torch.Tensor:
     """Return whether a place of a padded text is its token or mark, (rows, width) bool."""
     return torch.arange(width, device=lengths.device) <= lengths[:, None] + 1
-
-
-def _packed(order: torch.Tensor, lengths: np.ndarray) -> list[tuple[torch.Tensor, int]]:
-    """Return texts in parts of similar lengths, each with its width; order: the texts by length.
-
-    The width counts tokens and marks. A part has at most TOGETHER of them with padding, or one text.
-    """
-    sizes, edges = (np.sort(lengths) + 2).tolist(), [0]
-    for i, size in enumerate(sizes):
-        if (i + 1 - edges[-1]) * size > TOGETHER[order.device.type] and i > edges[-1]:
-            edges.append(i)
-    return list(zip(order.tensor_split(edges[1:]), (sizes[end - 1] for end in [*edges[1:], len(sizes)]), strict=True))
 
 
 def attention_options() -> dict[str, str]:
@@ -268,10 +240,12 @@ def load_transformer(source: str) -> Any:
     from transformers.utils import logging
 
     logging.disable_progress_bar()
+    keep_kernels()
     name = minilm_folder() if source == MINILM else source
     try:
+        # many are stored in half precision, in which Adam's steps of trained weights would be lost, or not be finite
         return AutoModel.from_pretrained(str(name), local_files_only=Path(name).exists(), trust_remote_code=False,
-                                         **attention_options())
+                                         dtype=torch.float32, **attention_options())
     except (OSError, ValueError) as error:    # ValueError: a folder without a model
         raise checks.Unusable(f"encoder.source {source!r} is neither a folder of a model nor one that can be fetched: "
                               f"{str(error).splitlines()[0]}") from error
@@ -284,10 +258,22 @@ def build_transformer(config: EncoderConfig, idf: np.ndarray) -> Transformer:
     if len(idf) // 2 > facts.vocab_size:
         raise ValueError(f"encoder.source {config.source!r} embeds {facts.vocab_size} tokens but prepare.tokenizer has "
                          f"{len(idf) // 2}; use the same for both")
-    return Transformer(model, (_special(facts, ("cls_token_id", "bos_token_id"), 101),
-                               _special(facts, ("sep_token_id", "eos_token_id"), 102)), config)
+    return Transformer(model, _marks(config.source, facts), config)
 
 
-def _special(config: Any, names: tuple[str, ...], default: int) -> int:
-    """Return the first special token id that the model's configuration names, else BERT's."""
-    return next((value for name in names if (value := getattr(config, name, None)) is not None), default)
+def _marks(source: str, config: Any) -> tuple[int, int]:
+    """Return the token ids before and after a text: the model's configuration's, else its tokenizer's, else BERT's.
+
+    BERT's configurations name none, and its vocabularies of other languages than English have them at other ids.
+    """
+    named = [next((value for name in names if (value := getattr(config, name, None)) is not None), None)
+             for names in (("cls_token_id", "bos_token_id"), ("sep_token_id", "eos_token_id"))]
+    others = [101, 102]
+    if None in named:
+        with suppress(checks.Unusable):
+            backend = open_backend(source)
+            backend.no_padding()
+            around_nothing = backend.encode("").ids
+            others = around_nothing if len(around_nothing) == 2 else others
+    first, last = (other if value is None else value for value, other in zip(named, others, strict=True))
+    return first, last

@@ -63,8 +63,8 @@ class Index:
         """Return inner products float32 (n, k), largest first, and label ids int64 (n, k).
 
         `queries` is (n, d) float32; the ids `without`, which ascend, are left out, and the next nearest take their
-        places. Where there are fewer than k labels (or HNSW finds
-        fewer), the rest is -1 and -inf. Equal scores are in ascending order of id, except with HNSW.
+        places. Where there are fewer than k labels (or HNSW finds fewer), the rest is -1 and -inf. Equal scores are in
+        ascending order of id, except with HNSW.
         Raises ValueError for a wrong shape, k below 1 and for queries that are not finite.
         """
         queries = self._checked(queries, k)
@@ -109,11 +109,11 @@ class Index:
         are spread at random, then for queries short of k four times as many, and exactly from half of the labels on.
         """
         if not len(without):
-            return self._faiss(queries, k)
+            return self._call_faiss(queries, k)
         out = np.empty((len(queries), k), np.float32), np.empty((len(queries), k), np.int64)
         rows, depth = np.arange(len(queries)), -(-k * len(self) // (len(self) - len(without))) + _SPARE
         while len(rows) and not self._too_few(depth):
-            found = self._faiss(queries[rows], depth)
+            found = self._call_faiss(queries[rows], depth)
             kept = (found[1] >= 0) & ~isin_sorted(found[1], without)
             enough = kept.sum(1) >= k
             first = np.argsort(~kept[enough], axis=1, kind="stable")[:, :k]
@@ -123,12 +123,17 @@ class Index:
             out[0][rows], out[1][rows] = self._search_exact(queries[rows], k, without)
         return out
 
-    def _faiss(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    def _call_faiss(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return what faiss finds among all labels, scores and ids (n, k)."""
         from faiss import SearchParametersHNSW  # type: ignore[attr-defined]
 
         # passed with the call, not set on the index, so that threads may search with different k
         params = SearchParametersHNSW(efSearch=max(_EF_SEARCH, k)) if self.kind == "hnsw" else None
-        return self.faiss_index.search(queries, k, params=params)
+        scores, ids = self.faiss_index.search(queries, k, params=params)
+        if self.kind == "quantised" and (lost := np.flatnonzero(ids[:, -1] < 0)).size:
+            # by a vector of zeros all codes score alike, and faiss finds none
+            scores[lost], ids[lost] = self._search_exact(queries[lost], k, NO_IDS)
+        return scores, ids
 
     def _search_exact(self, queries: np.ndarray, k: int, without: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Search with label blocks in the outer loop, so that a mapped file is read once; k <= labels - excluded."""

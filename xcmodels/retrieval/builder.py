@@ -23,7 +23,7 @@ from xcmodels.retrieval.examples import save_examples
 from xcmodels.retrieval.folder import REMOVED, write_facts
 from xcmodels.retrieval.frequent_classifiers import FrequentClassifiers
 from xcmodels.retrieval.frequent_training import train_frequent
-from xcmodels.retrieval.fusion import InnerProductTerm
+from xcmodels.retrieval.fusion import InnerProductTerm, proposed_by
 from xcmodels.retrieval.fusion_fit import fit_fusion
 from xcmodels.retrieval.label_names import LabelNames
 from xcmodels.retrieval.proposers import Proposer, candidates
@@ -66,13 +66,7 @@ def build_retriever(trained: Trained, config: ServingConfig, corpus: Corpus, out
     further negatives and of texts.
     """
     names, fused = trained.served(config.serve), config.serve == FUSED
-    heads: tuple[str, ...] = ()
-    offsets = {}     # of each score's dimensions in a query vector
-    for name in names:
-        view = trained.views[name]
-        shared = fused and heads[:len(view)] == view    # only terms of a fusion may share dimensions
-        offsets[name] = 0 if shared else sum(map(trained.encoder.head_width, heads))
-        heads += () if shared else view
+    heads, offsets = _query_vector(trained, names, shares=fused)
     encoder, train = trained.encoder, corpus.sides["train"]
     encoder.layout = replace(encoder.layout, views={**encoder.layout.views, **trained.views, QUERY: heads})
     proposing = trained.proposing if fused else names
@@ -95,7 +89,7 @@ def build_retriever(trained: Trained, config: ServingConfig, corpus: Corpus, out
         terms = {name: InnerProductTerm(trained.labels[name], offsets[name]) for name in names}
         lexical = _lexical(corpus, partial(nearest, proposer, vectors), config.fusion, seed)
         words, sparse = lexical.words, lexical.sparse
-        others = [sparse.propose(train.tokens(corpus.validation))] if sparse else []
+        others = proposed_by(sparse, lexical.frequent, train.tokens(corpus.validation))
         scorer, measured, pairs = fit_fusion(
             corpus, queries, candidates([proposer], queries, depth, others=others), terms=terms, indexed=proposing,
             embedded=embedded, words=words if config.fusion.words else None, sparse=sparse,
@@ -107,6 +101,21 @@ def build_retriever(trained: Trained, config: ServingConfig, corpus: Corpus, out
     save_retriever(out, corpus, method=method, encoder=encoder, proposers={"labels": proposer}, shortlist=depth,
                    scorer=scorer, calibration=calibrate(corpus, pairs))
     return measured
+
+
+def _query_vector(trained: Trained, names: tuple[str, ...], *, shares: bool) -> tuple[tuple[str, ...], dict[str, int]]:
+    """Return the heads that make up a query vector, and for each score where in it its dimensions begin.
+
+    shares: scores may share dimensions, as the terms of a fusion can.
+    """
+    heads: tuple[str, ...] = ()
+    offsets = {}
+    for name in names:
+        view = trained.views[name]
+        shared = shares and heads[:len(view)] == view
+        offsets[name] = 0 if shared else sum(map(trained.encoder.head_width, heads))
+        heads += () if shared else view
+    return heads, offsets
 
 
 class Lexical(NamedTuple):

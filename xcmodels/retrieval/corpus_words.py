@@ -47,6 +47,6 @@ class CorpusWords:
         known[self.queries[self.corpus.training_rows()].indices] = True
         return Lexicon(np.where(known, self.lexicon.idf, np.float32(0)))
 
-    def labels(self, with_validation: bool) -> "LabelWords":
+    def label_words(self, with_validation: bool) -> LabelWords:
         """Return `centroids` as the words of labels: their inner product with a text's is the tf-idf cosine."""
         return LabelWords.of(self.lexicon, self.centroids(with_validation))

@@ -2,6 +2,7 @@
 
 The sparse view (`sparse_classifiers`) gives a label a few words of its own and tells it from labels near it, which
 suits one of few texts. Of a label with many, a classifier over every word also knows how often the label is right.
+So where a text says little, these propose what most texts have.
 """
 
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from scipy.special import expit
 from xcmodels.data.corpus import mapped
 from xcmodels.data.ranges import in_ranges
 from xcmodels.data.sorted_ids import isin_sorted, locate
+from xcmodels.retrieval.ann import NO_IDS
 from xcmodels.retrieval.lexicon import Lexicon, ReadTexts, TextWords
 from xcmodels.retrieval.sparse_files import load_sparse, save_sparse
 
@@ -26,13 +28,15 @@ NAME = "frequent"
 class FrequentClassifiers:
     """The classifiers of H frequent labels; a text with the tf-idf words x has the margin w . x + b.
 
-    labels (H,): their ids, ascending. weights (words, H) float32: w. bias (H,) float32: b.
+    labels (H,): their ids, ascending. weights (words, H) float32: w. bias (H,) float32: b. proposed: how many of them
+    are proposed for a text.
     """
 
     lexicon: Lexicon
     labels: np.ndarray
     weights: sp.csr_array
     bias: np.ndarray
+    proposed: int = 0
 
     def scores(self, texts: ReadTexts, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Return the scores sigmoid(SLOPE * margin) of (text row, label) pairs, (p,) float32; `rows` ascend.
@@ -45,12 +49,36 @@ class FrequentClassifiers:
             own = slice(*np.searchsorted(rows, (start, start + CHUNK)))
             asked = np.flatnonzero(frequent[own]) + own.start
             if len(asked):
-                margins = self._margins(words.part(slice(start, start + CHUNK)))
+                margins = self.margins(words.part(slice(start, start + CHUNK)))
                 out[asked] = expit(SLOPE * margins[rows[asked] - start, column[asked]])
         return out
 
+    def propose(self, texts: ReadTexts, without: np.ndarray = NO_IDS) -> np.ndarray:
+        """Return the labels of highest margin for n texts, (n, min(proposed, H)) int64; -1 in place of those `without`.
+
+        without: ids, ascending.
+        """
+        words, width = self.lexicon.weigh(texts), min(self.proposed, len(self.labels))
+        out = np.full((len(words), width), -1, dtype=np.int64)
+        left_out = isin_sorted(self.labels, without) if len(without) else None
+        for start in range(0, len(words) if width else 0, CHUNK):
+            part = slice(start, start + CHUNK)
+            margins = self.margins(words.part(part))
+            if left_out is not None:
+                margins = np.where(left_out, -np.inf, margins)
+            best = margins.argpartition(-width, axis=1)[:, -width:]
+            out[part] = self.labels[best]
+            if left_out is not None:
+                out[part][left_out[best]] = -1
+        return out
+
+    def margins(self, words: TextWords) -> np.ndarray:
+        """Return the margins of n texts and all labels, (n, H); the texts keep them, for proposing and for scoring."""
+        if (found := words.kept.get(id(self.weights))) is None:
+            found = words.kept[id(self.weights)] = self._margins(words)
+        return found
+
     def _margins(self, words: TextWords) -> np.ndarray:
-        """Return the margins of n texts and all labels, (n, H)."""
         # not by scipy's product, which takes three times as long for one text
         starts = self.weights.indptr[words.ids]
         lengths = self.weights.indptr[words.ids + 1] - starts
@@ -70,15 +98,15 @@ class FrequentClassifiers:
         return replace(self, labels=self.labels[kept], weights=self.weights[:, kept], bias=self.bias[kept])
 
     def save(self, folder: Path) -> None:
-        """Write everything but the lexicon."""
+        """Write everything but the lexicon and `proposed`."""
         np.save(folder / f"{NAME}.labels.npy", self.labels)
         np.save(folder / f"{NAME}.bias.npy", self.bias)
         save_sparse(folder, NAME, self.weights)
 
     @classmethod
-    def load(cls, folder: Path, lexicon: Lexicon) -> "FrequentClassifiers | None":
+    def load(cls, folder: Path, lexicon: Lexicon, proposed: int) -> "FrequentClassifiers | None":
         """Map what `save` wrote; return None where there is nothing."""
         if not (folder / f"{NAME}.labels.npy").exists():
             return None
         labels, bias = (mapped(folder / f"{NAME}.{part}.npy") for part in ("labels", "bias"))
-        return cls(lexicon, labels, load_sparse(folder, NAME, len(labels)), bias)
+        return cls(lexicon, labels, load_sparse(folder, NAME, len(labels)), bias, proposed)

@@ -86,8 +86,8 @@ class TreeFusion(Scorer):
         return tokens if self.lexicon is None else self.lexicon.weigh(tokens)
 
     def propose(self, tokens: ReadTexts, without: np.ndarray = NO_IDS) -> list[np.ndarray]:
-        """Return the labels that the sparse view proposes."""
-        return [self.sparse.propose(tokens, without)] if self.sparse is not None and self.sparse.proposed else []
+        """Return the labels that the classifiers over words propose."""
+        return proposed_by(self.sparse, self.frequent, tokens, without)
 
     def parts(self, queries: np.ndarray, tokens: ReadTexts | None, rows: np.ndarray,
               labels: np.ndarray) -> dict[str, np.ndarray]:
@@ -155,6 +155,7 @@ class TreeFusion(Scorer):
         spans = self._index_spans()
         (folder / "fusion.json").write_text(json.dumps({
             "indexed": self.indexed, "proposed": self.sparse.proposed if self.sparse else 0,
+            "proposed_frequent": self.frequent.proposed if self.frequent else 0,
             "weights": dict(self.weights), "terms": {
                 name: {"first": term.first, "place": spans.get(name)} for name, term in self.terms.items()}}))
         for name, term in self.terms.items():
@@ -189,7 +190,14 @@ class TreeFusion(Scorer):
             return made
         words = LabelWords.load(folder, WORDS, lexicon)
         return replace(made, words=words, sparse=SparseClassifiers.load(folder, lexicon, facts["proposed"], words),
-                       frequent=FrequentClassifiers.load(folder, lexicon), names=LabelNames.load(folder, lexicon))
+                       frequent=FrequentClassifiers.load(folder, lexicon, facts.get("proposed_frequent", 0)),
+                       names=LabelNames.load(folder, lexicon))
+
+
+def proposed_by(sparse: SparseClassifiers | None, frequent: FrequentClassifiers | None, tokens: ReadTexts,
+                without: np.ndarray = NO_IDS) -> list[np.ndarray]:
+    """Return the labels that classifiers over words propose beside those of an index, as `Scorer.propose` does."""
+    return [view.propose(tokens, without) for view in (sparse, frequent) if view is not None and view.proposed]
 
 
 def on_same_words(words: LabelWords | None, sparse: SparseClassifiers | None) -> SparseClassifiers | None:

@@ -74,7 +74,7 @@ def fit_fusion(corpus: Corpus, queries: np.ndarray, ids: np.ndarray, *, terms: M
         frequencies = corpus.frequencies(None if with_validation else corpus.training_rows()).astype(np.float32)
         similar = {} if vectors is None else {
             SIMILAR: InnerProductTerm(label_centroids(corpus, vectors, with_validation))}
-        shared = None if words is None else words.labels(with_validation)
+        shared = None if words is None else words.label_words(with_validation)
         return TreeFusion(trees, {**terms, **similar}, frequencies, indexed, shared, on_same_words(shared, sparse),
                           frequent, names, weights)
 

@@ -22,10 +22,11 @@ CHUNK = 1 << 14    # labels at once
 
 @dataclass(frozen=True)
 class LabelWords:
-    """A weight for each of a label's words, to score by those that a query shares.
+    """A weight for each of a label's words, to score by those that a query shares: a sparse matrix, padded.
 
-    ids (L, W) int32, weights (L, W) float32, W the most words of a label; a label of fewer words is padded with the id
-    len(lexicon.idf), of weight 0.
+    The weights are those of the label's tf-idf centroid (`CorpusWords.label_words`), or of its linear classifier
+    (`SparseClassifiers.words`); both can share one array of ids. ids (L, W) int32, weights (L, W) float32, W the most
+    words of a label; a label of fewer words is padded with the id len(lexicon.idf), of weight 0.
     """
 
     lexicon: Lexicon

@@ -1,6 +1,6 @@
 """The words of texts, tokens and bigrams, and their tf-idf weights."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,15 @@ IDF = "words.idf.npy"
 
 @dataclass(frozen=True)
 class TextWords:
-    """The words of n texts: text i has `ids[offsets[i]:offsets[i + 1]]`, ascending, and as many weights."""
+    """The words of n texts: text i has `ids[offsets[i]:offsets[i + 1]]`, ascending, and as many weights.
+
+    kept: what has been computed of these texts and is read again, by the id of the array that it depends on.
+    """
 
     ids: np.ndarray
     weights: np.ndarray
     offsets: np.ndarray    # (n + 1,)
+    kept: dict[int, np.ndarray] = field(default_factory=dict, compare=False)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -31,6 +35,8 @@ class TextWords:
     def part(self, rows: slice) -> "TextWords":
         """Return the words of a slice of the texts."""
         start, stop, _ = rows.indices(len(self))
+        if stop - start == len(self):
+            return self
         offsets = self.offsets[start:stop + 1]
         own = slice(offsets[0], offsets[-1])
         return TextWords(self.ids[own], self.weights[own], offsets - offsets[0])

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
-from xcmodels.method import Method, Round
+from xcmodels.method import Method, Round, Stage
 
 FROZEN, MINE, TRAIN, EMBED, RETRIEVER = "frozen layers", "mine", "train", "embed", "build retriever"
 
@@ -33,21 +34,24 @@ def training_steps(method: Method) -> list[TrainingStep]:
     newest: dict[str, str] = {}     # stage -> the step that made its newest checkpoint
     vectors = ""                    # the step that embedded with an encoder that is fixed from then on
     embedded = {before.name for before, stage in pairwise(method.stages)
-                if stage.frozen or any(round_.mines and round_.source < 0 for round_ in stage.rounds)}
+                if any(_reads_vectors_before(stage, round_) for round_ in stage.rounds)}
     for stage in method.stages:
-        mined: dict[int, str] = {}  # source of the mining result -> the step that mined it
+        mined: dict[int, str] = {}  # index of the round whose model mines -> the step that mined
         for round_ in stage.rounds:
-            needs = {"start": newest[stage.name]} if stage.name in newest else \
-                {"before": list(newest.values())[-1]} if newest else {}
-            needs |= {"vectors": vectors} if stage.frozen else states
+            if round_.mines and round_.mined_by not in mined:
+                if not _reads_vectors_before(stage, round_):
+                    needs = {"start": stage.rounds[round_.mined_by].name, **states}
+                else:    # there are none before the first stage
+                    needs = {"vectors": vectors} if vectors else states
+                steps.append(TrainingStep(MINE, f"mine {round_.name}", stage.name, round_, needs))
+                mined[round_.mined_by] = steps[-1].name
+            if stage.name in newest:
+                needs = {"start": newest[stage.name]}
+            else:
+                needs = {"before": list(newest.values())[-1]} if newest else {}
+            needs |= {"vectors": vectors} if stage.on_fixed_vectors else states
             if round_.mines:
-                if round_.source not in mined:
-                    fixed = stage.frozen or round_.source < 0
-                    source = {"start": stage.rounds[round_.source].name, **states} if not fixed else {
-                        "vectors": vectors} if vectors else states
-                    steps.append(TrainingStep(MINE, f"mine {round_.name}", stage.name, round_, source))
-                    mined[round_.source] = steps[-1].name
-                needs["mined"] = mined[round_.source]
+                needs["mined"] = mined[round_.mined_by]
             steps.append(TrainingStep(TRAIN, round_.name, stage.name, round_, needs))
             newest[stage.name] = round_.name
         if stage.name in embedded:
@@ -56,3 +60,8 @@ def training_steps(method: Method) -> list[TrainingStep]:
             vectors = steps[-1].name
     needs = {**newest, **({"vectors": vectors} if vectors else {}), **states}
     return [*steps, TrainingStep(RETRIEVER, RETRIEVER, needs=needs)]
+
+
+def _reads_vectors_before(stage: Stage[Any], round_: Round) -> bool:
+    """Return whether a round trains or mines on vectors by the model that the stage before ends with."""
+    return stage.on_fixed_vectors or (round_.mines and round_.mined_by < 0)

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 
 from data_contracts.errors import UsageError
 from flows.cli.config_file import GIVEN
-from flows.cli.options import Budget, Json, checked_config, columns, environment, local_data
+from flows.cli.options import Budget, Json, aligned, checked_config, environment, local_data
 from flows.config import RunConfig, shared
 from tasks.core.remote import Source, without_passwords
 from tasks.core.wording import duration
@@ -81,9 +81,9 @@ def plan(*, options: PlanOptions = NO_OPTIONS, as_json: Json = False) -> None:
     steps = [(step.step, "reuse" if step.reuse else "run", duration(step.seconds) if step.seconds is not None else "?",
               step.reason) for step in planned.steps]
     print("\n".join([*planned.lines(), *(f"{name:<10} {address}" for name, address in addresses.items())]))
-    print("\n".join(["", *columns(steps)]))
+    print("\n".join(["", *aligned(steps)]))
     for table in (given, settings):
-        print("\n".join(["", *columns([(name, row["value"], row["source"]) for name, row in table.items()])]))
+        print("\n".join(["", *aligned([(name, row["value"], row["source"]) for name, row in table.items()])]))
 
 
 def _size(options: PlanOptions, as_json: bool) -> None:

@@ -81,7 +81,7 @@ class AstraConfig(ServingConfig, schedule.Schedule, TableConfig):
     def counts(self, round_: Round) -> tuple[int, int]:
         """Return k_h and k_r of a round; their sum is always the same (Algorithm 1, steps 8 and 15; Table 5)."""
         total = self.hard + self.uniform
-        if not round_.negatives:
+        if not round_.n_negatives:
             return 0, total
         done = (round_.stop - self.refresh_from) / (self.epochs - self.refresh_from)
         hard = {"both": self.hard, "hard": total, "curriculum": round(total * done)}[self.negatives]

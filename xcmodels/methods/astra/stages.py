@@ -22,7 +22,7 @@ from xcmodels.data.every_label import EveryLabelBatch, every_label_batch
 from xcmodels.data.executor import IN_PROCESS, Executor
 from xcmodels.method import Mined, Round, SideVectors, Stage, Vectors, embeddings
 from xcmodels.methods.astra.config import STAGE, AstraConfig
-from xcmodels.mining import negatives, schedule
+from xcmodels.mining import refresh, schedule
 from xcmodels.nn import losses
 from xcmodels.nn.autograd import dropout, recomputed
 from xcmodels.nn.encoders import QUERY, Encoder, HeadConfig, Layout, build_encoder, encode_all
@@ -189,4 +189,4 @@ class AstraStage(Stage[OneVsAll]):
         return encode_all(model.encoder, corpus.sides["train"], QUERY, rows), model.labels.read_all()
 
     def mine(self, vectors: Vectors, corpus: Corpus, round_: Round, executor: Executor = IN_PROCESS) -> Mined:
-        return negatives.mine(vectors, corpus, round_, seed=self.seed, index=self.config.index, executor=executor)
+        return refresh.mine(vectors, corpus, round_, seed=self.seed, index=self.config.index, executor=executor)

@@ -17,7 +17,7 @@ from xcmodels.data.sorted_ids import unique
 from xcmodels.method import Mined, Round, Stage, Vectors
 from xcmodels.methods.ngame.config import ClassifierModuleConfig, NgameConfig
 from xcmodels.methods.ngame_m1 import triplet
-from xcmodels.mining import negatives, schedule
+from xcmodels.mining import refresh, schedule
 from xcmodels.nn.autograd import SparseGradScores, dropout, normalise
 from xcmodels.nn.row_table import Model, RowTable
 from xcmodels.training_plan import TrainingPlan
@@ -49,7 +49,7 @@ class Classifiers(Model):
 class ClassifierModule(Stage[Classifiers]):
     """M2: classifiers, trained on M1's query embeddings against the pool of all their positives."""
 
-    name, frozen = STAGE, True
+    name, on_fixed_vectors = STAGE, True
 
     def __init__(self, config: NgameConfig) -> None:
         self.module, self.seed = config.m2, config.seed
@@ -80,4 +80,4 @@ class ClassifierModule(Stage[Classifiers]):
         return mined.vectors["queries"][rows], model.vectors()
 
     def mine(self, vectors: Vectors, corpus: Corpus, round_: Round, executor: Executor = IN_PROCESS) -> Mined:
-        return negatives.mine(vectors, corpus, round_, seed=self.seed, executor=executor)
+        return refresh.mine(vectors, corpus, round_, seed=self.seed, executor=executor)

@@ -22,7 +22,7 @@ from xcmodels.data.executor import IN_PROCESS, Executor
 from xcmodels.method import EncoderStage, Mined, Round, SideVectors, Stage, Vectors, embeddings
 from xcmodels.methods.siamesexml.config import SiamesexmlConfig
 from xcmodels.methods.siamesexml.shortlist import proposers, shortlists, smoothed
-from xcmodels.mining.negatives import excluded_pairs
+from xcmodels.mining.refresh import excluded_pairs
 from xcmodels.nn import losses
 from xcmodels.nn.autograd import normalise
 from xcmodels.nn.encoders import LABEL, QUERY, Encoder, HeadConfig, Layout, build_encoder, encode_all, siamese
@@ -152,10 +152,10 @@ class ExtremeModule(Stage[Extreme]):
 
     def __init__(self, config: SiamesexmlConfig) -> None:
         module = config.extreme
-        self.config, self.seed, self.frozen = config, config.seed, not config.joint
+        self.config, self.seed, self.on_fixed_vectors = config, config.seed, not config.joint
         tokens = {"tokens": module.rule(config.token_lr)} if config.joint else {}
         self.plan = TrainingPlan.of(module, {"labels": module.rule(module.table_lr), **tokens})
-        self.rounds = [Round(EXTREME, 0, 0, module.epochs, negatives=config.mined)]
+        self.rounds = [Round(EXTREME, 0, 0, module.epochs, n_negatives=config.mined)]
         self.settings = {"seed": config.seed, "extreme": module, **{name: getattr(config, name) for name in (
             "mined", "positives", "partitions", "joint", "token_lr", "dropout", "correlation", "shortlist", "index")}}
 
@@ -204,11 +204,11 @@ class ExtremeModule(Stage[Extreme]):
         indexes = proposers(self.config, corpus, queries, labels)
         scores = InnerProduct(labels + indexes["centroids"].index.vectors)
         rows = corpus.training_rows()
-        negatives = np.full((len(queries), round_.negatives), -1, dtype=np.int32)
+        negatives = np.full((len(queries), round_.n_negatives), -1, dtype=np.int32)
         for start in range(0, len(rows), CHUNK):
             part = rows[start:start + CHUNK]
             excluded = excluded_pairs(corpus, part)
             ids = shortlists(indexes, queries[part], self.config.shortlist, excluded, corpus.n_labels)
-            best, _ = best_of(ids, scores(queries[part], ids), round_.negatives)
+            best, _ = best_of(ids, scores(queries[part], ids), round_.n_negatives)
             negatives[part, :best.shape[1]] = best
         return Mined(negatives=negatives)

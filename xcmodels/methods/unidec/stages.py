@@ -29,7 +29,7 @@ from xcmodels.data.sorted_ids import unique
 from xcmodels.method import EncoderStage, Mined, Round, Vectors
 from xcmodels.methods.unidec.config import LOSSES, UnidecConfig
 from xcmodels.methods.unidec.every_label import OverEveryLabel
-from xcmodels.mining import negatives, schedule
+from xcmodels.mining import refresh, schedule
 from xcmodels.nn import losses
 from xcmodels.nn.encoders import LABEL, QUERY, Encoder, HeadConfig, Layout, build_encoder, encode_all, siamese
 from xcmodels.nn.row_table import Model, RowTable
@@ -150,4 +150,4 @@ class UnidecStage(EncoderStage[Joint]):
 
     def mine(self, vectors: Vectors, corpus: Corpus, round_: Round, executor: Executor = IN_PROCESS) -> Mined:
         """Return clusters of queries and hard negatives of each, by the embeddings of the dual encoder."""
-        return negatives.mine(vectors, corpus, round_, seed=self.seed, index=self.config.index, executor=executor)
+        return refresh.mine(vectors, corpus, round_, seed=self.seed, index=self.config.index, executor=executor)

@@ -6,9 +6,9 @@ import pytest
 from data_contracts.errors import UsageError
 from flows.size_plan import sizing
 from tasks.training import dask_executor
+from xcmodels.methods.all_methods import METHODS
 from xcmodels.methods.presets import resolve
-from xcmodels.methods.registry import METHODS
-from xcmodels.resources import DASK_TEXTS, DISK, HOST, REFRESH, ROUND, Size, budget, with_width
+from xcmodels.resources import DASK_TEXTS, DISK, HOST, REFRESH, ROUND, Size, estimate, with_width
 from xcmodels.retrieval import ann
 
 WIDTH = 64
@@ -28,32 +28,32 @@ def rates_of(name):
 @pytest.mark.parametrize("more", [{"gpus": 8}, {"gpus": 8, "machines": 2}])
 def test_an_epoch_takes_as_long_on_several_gpus(more):
     """Every process computes the steps of a bag of tokens in full."""
-    one, several = (budget(method_of("astra"), Size(10**6, 10**6, **gpus), rates_of("astra"))
+    one, several = (estimate(method_of("astra"), Size(10**6, 10**6, **gpus), rates_of("astra"))
                     for gpus in ({"gpus": 1}, more))
     assert several.epoch == one.epoch == pytest.approx(100.0)
 
 
 def test_times_of_ngame_are_of_the_stage_that_was_measured():
     """Module M2, the largest, trains on vectors that are fixed; `bench_rates` measures M1, which makes them."""
-    told = budget(method_of("ngame"), Size(10**6, 2 * 10**6), rates_of("ngame"))
+    told = estimate(method_of("ngame"), Size(10**6, 2 * 10**6), rates_of("ngame"))
     encoder, classifier = method_of("ngame").stages
     mining = encoder.rounds[-1]
-    assert told.timed == encoder.name and classifier.frozen and not mining.negatives
+    assert told.timed == encoder.name and classifier.on_fixed_vectors and not mining.n_negatives
     clustering = 1e-7 * 2 * 10**6 * np.log2(2 * 10**6 / mining.cluster_size)
     assert told.refresh == pytest.approx(2.0 + clustering)    # no label is encoded for clusters
     refreshes = sorted({round_.first for round_ in encoder.rounds if round_.mines})
     assert told.every == refreshes[-1] - refreshes[-2]
-    assert budget(method_of("unidec"), Size(1000, 1000), rates_of("unidec")).timed == ""
+    assert estimate(method_of("unidec"), Size(1000, 1000), rates_of("unidec")).timed == ""
 
 
 def test_a_refresh_is_of_the_index_that_is_set():
     """All were told by the one that `index=auto` chooses: exact search of a million labels in a fourteenth of it."""
     size, points = Size(10**6, 10**5), 10**5
     encoding, groups = 1e-6 * 1.1e6, (24e-5 + 3e-5 + 2.5 * 1e-8 * points / 256) * points + 1.0
-    told = {kind: budget(method_of("astra", index=kind), size, rates_of("astra")).refresh for kind in ann.CHOICES}
+    told = {kind: estimate(method_of("astra", index=kind), size, rates_of("astra")).refresh for kind in ann.CHOICES}
     assert told == {"auto": pytest.approx(encoding + groups), "grouped": pytest.approx(encoding + groups),
                     "exact": pytest.approx(encoding + 1e-9 * 10**6 * points), "quantised": None, "hnsw": None}
-    few = {kind: budget(method_of("unidec", index=kind), Size(1000, points), rates_of("unidec")).refresh
+    few = {kind: estimate(method_of("unidec", index=kind), Size(1000, points), rates_of("unidec")).refresh
            for kind in ("auto", "exact", "grouped")}
     assert few["auto"] == few["exact"] != few["grouped"]
 
@@ -81,7 +81,7 @@ def test_a_size_that_there_is_not_is_refused(tmp_path, option, value):
 
 
 def on_disk(name, size, phase, stage=""):
-    return {part.what: part.size for part in budget(method_of(name), size, {}, stage).held(DISK, phase)}
+    return {part.what: part.size for part in estimate(method_of(name), size, {}, stage).held(DISK, phase)}
 
 
 @pytest.mark.parametrize("name", ["unidec", "renee"])
@@ -104,7 +104,7 @@ def test_the_disk_holds_the_vectors_that_a_frozen_stage_trains_on():
 def test_the_disk_holds_what_a_refresh_on_dask_writes():
     """Of as many texts as a run's workers share; vectors of the stage before are files already."""
     assert DASK_TEXTS == dask_executor.SMALL
-    what, negatives = "what Dask workers share", method_of("unidec").stages[-1].rounds[-1].negatives
+    what, negatives = "what Dask workers share", method_of("unidec").stages[-1].rounds[-1].n_negatives
     assert negatives and on_disk("unidec", Size(300_000, 400_000), REFRESH)[what] == (
         4 * WIDTH * 700_000 + 5 * WIDTH * 300_000 + 4 * negatives * 400_000)
     assert what not in on_disk("unidec", Size(100_000, 400_000), REFRESH)
@@ -115,5 +115,5 @@ def test_the_disk_holds_what_a_refresh_on_dask_writes():
 def test_what_dask_workers_map_can_be_reclaimed():
     vectors = {"vectors of the points", "vectors of the labels, and their index"}
     for gpus, expected in ((0, vectors), (1, set())):
-        told = budget(method_of("unidec"), Size(300_000, 400_000, gpus=gpus), {}).held(HOST, REFRESH)
+        told = estimate(method_of("unidec"), Size(300_000, 400_000, gpus=gpus), {}).held(HOST, REFRESH)
         assert {part.what for part in told if part.mapped and part.phase == REFRESH} == expected

@@ -1,4 +1,4 @@
-"""Mines clusters of queries and hard negative labels from vectors, for any method."""
+"""A refresh: clusters of queries and hard negative labels, mined from vectors, for any method."""
 
 from functools import partial
 from pathlib import Path
@@ -32,13 +32,13 @@ def mine(vectors: Vectors, corpus: Corpus, round_: Round, *, seed: int, index: s
     if round_.cluster_size:
         clusters = balanced_kmeans(queries, round_.cluster_size, seed=seeds.key_of(seed, round_.name), rows=rows,
                                    executor=executor)
-    if round_.negatives:
-        built = partial(build_index, k=round_.negatives, kind=index, seed=seed)
+    if round_.n_negatives:
+        built = partial(build_index, k=round_.n_negatives, kind=index, seed=seed)
         labels = executor.call("index of labels", built, vectors["labels"](), queries, rows)
-        negatives = hard_negatives(labels, queries, corpus, rows, round_.negatives, executor=executor)
+        negatives = hard_negatives(labels, queries, corpus, rows, round_.n_negatives, executor=executor)
         drawn = rows[seeds.generator(seed, "recall", round_.name).permutation(len(rows))[:RECALL_QUERIES]]
         measured["recall"] = 100.0 if labels.kind == "exact" else 100 * ann.recall(
-            labels.nearest(queries[drawn], round_.negatives), labels.vectors, queries[drawn], round_.negatives)
+            labels.nearest(queries[drawn], round_.n_negatives), labels.vectors, queries[drawn], round_.n_negatives)
     return Mined(clusters, negatives, measured=measured)
 
 
@@ -52,12 +52,13 @@ def hard_negatives(index: LabelIndex, queries: np.ndarray, corpus: Corpus | None
     """
     order = index.search_order(queries, rows)
     out = np.full((len(queries), k), -1, dtype=np.int32)
-    out[order] = executor.compute_rows("hard negatives", _searched, equal_cuts(index.chunk, len(order)), index, queries,
-                                       corpus, order, k)
+    out[order] = executor.compute_rows("hard negatives", _negatives_of_ranges, equal_cuts(index.chunk, len(order)),
+                                       index, queries, corpus, order, k)
     return out
 
 
-def _searched(index: LabelIndex, queries: np.ndarray, corpus: Corpus | None, order: np.ndarray, k: int) -> RowFunction:
+def _negatives_of_ranges(index: LabelIndex, queries: np.ndarray, corpus: Corpus | None, order: np.ndarray,
+                         k: int) -> RowFunction:
     """Return a function that returns the negatives of order[low:high]."""
     return lambda low, high: nearest_negatives(index, queries, corpus, order[low:high], k)
 
