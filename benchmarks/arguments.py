@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, CycloptsError, MissingArgumentError, Parameter
 
 from data_contracts.errors import ProjectError
 from flows.cli.usage import usage_error
@@ -35,6 +35,19 @@ def checked(convert: Callable[[str], Any], is_valid: Callable[[Any], object], er
     return parsed_by(parse)
 
 
+def folder_with(*names: str) -> Parameter:
+    """Return an argument that is a folder with files of all these names."""
+    def parse(word: str) -> Path:
+        folder = Path(word)
+        if not folder.is_dir():
+            raise ValueError(f"{word!r} is no folder")
+        if missing := [name for name in names if not (folder / name).is_file()]:
+            raise ValueError(f"{word!r} has no {missing[0]}")
+        return folder
+
+    return parsed_by(parse)
+
+
 def method_name(word: str) -> str:
     """Parse the name of a method that has the preset `cpu`."""
     resolve(word, "cpu", {})
@@ -49,21 +62,30 @@ def file_to_write(word: str) -> Path:
     return path
 
 
-Count = Annotated[int, checked(int, lambda count: count >= 1, "expected a whole number of at least 1, got {!r}")]
-Folder = Annotated[Path, checked(Path, Path.is_dir, "{!r} is no folder")]
+def at_least(least: int) -> Parameter:
+    """Return an argument that is a whole number of at least `least`."""
+    return checked(int, lambda count: count >= least, f"expected a whole number of at least {least:,}, got {{!r}}")
+
+
+Count = Annotated[int, at_least(1)]
+Folder = Annotated[Path, folder_with()]
+JsonLines = Annotated[Path, folder_with("trn.json.gz", "tst.json.gz", "lbl.json.gz")]    # a raw data set of ours
 Program = Annotated[str, checked(str, shutil.which, "{!r} cannot be started")]
 MethodName = Annotated[str, parsed_by(method_name)]
 
 
 def run(main: Callable[..., None], description: str | None, arguments: Sequence[str] | None = None) -> None:
     """Call `main` with parsed arguments, those of the command line by default; --help prints the description."""
-    app = App(name=f"python -m benchmarks.{Path(sys.argv[0]).stem}", help=description, help_format="plaintext",
-              version_flags=[], result_action="return_value")
+    file = Path(sys.argv[0])
+    command = f"python -m benchmarks.{file.parent.name if file.stem == '__main__' else file.stem}"
+    app = App(name=command, help=description, help_format="plaintext", version_flags=[], result_action="return_value")
     app.default(main)
     try:
         app(arguments, exit_on_error=False, print_error=False)
     except CycloptsError as error:
-        print(f"error: {' '.join(usage_error(error).split())}", file=sys.stderr)
+        missing = error.argument.name if isinstance(error, MissingArgumentError) and error.argument else ""
+        said = f"{command} needs {missing.removeprefix('--').upper()}" if missing else usage_error(error)
+        print(f"error: {' '.join(said.split())}", file=sys.stderr)
         sys.exit(2)
     except ProjectError as error:
         sys.exit(f"error: {error}")

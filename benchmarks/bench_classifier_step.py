@@ -10,13 +10,14 @@ bytes of a label with its moments in either.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Annotated
 
 import numpy as np
 import psutil
 import torch
 import torch.nn.functional as F
 
-from benchmarks.arguments import Count, run
+from benchmarks.arguments import Count, at_least, run
 from benchmarks.measuring import timed
 from xcmodels.nn.losses import weighted_bce
 from xcmodels.nn.row_optimisers import RowSGD, RowwiseSGD
@@ -68,7 +69,7 @@ def bytes_a_label(table: RowTable, sgd: RowSGD) -> float:
     return sum(tensor.nbytes for tensor in held) / len(table.weight)
 
 
-def main(dim: Count = 64, *labels: Count) -> None:
+def main(dim: Count = 64, *labels: Annotated[int, at_least(UNIFORM)]) -> None:
     """Print one row per number of labels."""
     rng = np.random.default_rng(0)
     torch.manual_seed(0)

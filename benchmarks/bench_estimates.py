@@ -23,7 +23,7 @@ from xcmodels.methods.presets import resolve
 Job = tuple[Path, str, str, dict[str, str]]
 
 
-def job(word: str) -> Job:
+def parse_job(word: str) -> Job:
     """Parse DATA:METHOD:PRESET, and settings that differ from the preset's after another colon."""
     data, method, preset, settings = [*word.split(":", 3), "", "", ""][:4]
     if not Path(data).is_dir() or not preset:
@@ -33,6 +33,9 @@ def job(word: str) -> Job:
     return Path(data), method, preset, changed
 
 
+JobArgument = Annotated[Job, parsed_by(parse_job)]
+
+
 def planned(arguments: list[str]) -> dict[str, Any]:
     """Return what `xc plan` tells of a run with these arguments."""
     told: dict[str, Any] = json.loads(subprocess.run(
@@ -40,11 +43,11 @@ def planned(arguments: list[str]) -> dict[str, Any]:
     return told
 
 
-def main(*jobs: Annotated[Job, parsed_by(job)]) -> None:
+def main(job: JobArgument, *others: JobArgument) -> None:
     """Print one row per job."""
     print(f"load average {os.getloadavg()[0]:.1f}, {os.cpu_count()} processors")
     print("| job | GB told | GB held | ratio | s told | s in steps | ratio |\n|---|---|---|---|---|---|---|")
-    for data, method, preset, changed in jobs:
+    for data, method, preset, changed in (job, *others):
         with tempfile.TemporaryDirectory(prefix="xc-bench-") as home:
             arguments = ["--data", str(data), "--method", method, "--preset", preset, "--home", f"{home}/home",
                          *(word for key, value in changed.items() for word in ("--set", f"{key}={value}"))]

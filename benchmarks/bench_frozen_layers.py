@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.arguments import run
+from benchmarks.arguments import Count, run
 from benchmarks.bench_loop import loop_seconds
 from benchmarks.measuring import timed
 from benchmarks.synthetic import CorpusShape, synthetic_corpus
+from xcmodels.methods.all_methods import METHODS
 from xcmodels.methods.presets import resolve
-from xcmodels.methods.registry import METHODS
 from xcmodels.nn.devices import device
 from xcmodels.training.local_run import run_frozen_layers
 
@@ -27,7 +27,7 @@ SHAPE = CorpusShape(queries=20_000, labels=20_000, positives=2.2, tokens=22.0)  
 STEPS, REPEATS = 8, 2
 
 
-def main(*layers: int) -> None:
+def main(*layers: Count) -> None:
     """Print one row for each number of trained layers, by default two and one."""
     print(f"{device()}, {torch.get_num_threads()} threads; {SHAPE.queries + SHAPE.labels:,} texts")
     print(f"{'trained layers':<16}{'frozen once, s':>16}{'a step, s':>12}{'on all layers, s':>18}{'share':>8}")

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Annotated
 
 from benchmarks.arguments import Folder, file_to_write, parsed_by, run
-from benchmarks.measuring import run_xc
+from benchmarks.measuring import run_xc, write_whole
 from data_contracts.errors import UsageError
 from flows.time_budget import CANDIDATES, TIMES, count_texts
 from tasks.data.sources import describe
 
 
 def main(small: Folder, large: Folder, file: Annotated[Path, parsed_by(file_to_write)] = TIMES) -> None:
+    """Print one row per candidate, then write the seconds of all to the file."""
     sizes = [count_texts(describe(data)) for data in (small, large)]
     if sizes[0] >= sizes[1]:
         raise UsageError(f"LARGE must have more texts than SMALL, got {sizes[1]:,} and {sizes[0]:,}",
@@ -31,7 +32,7 @@ def main(small: Folder, large: Folder, file: Annotated[Path, parsed_by(file_to_w
         each = max(more - less, 0.0) / (sizes[1] - sizes[0])
         rows.append({"method": method, "preset": preset, "fixed": round(max(less - each * sizes[0], 0.0), 1),
                      "text": float(f"{each:.3g}")})
-    file.write_text(json.dumps(rows, indent=1) + "\n")
+    write_whole(file, json.dumps(rows, indent=1) + "\n")
 
 
 def _seconds(data: Path, method: str, preset: str) -> float:

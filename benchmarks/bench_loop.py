@@ -22,8 +22,8 @@ from xcmodels.data import seeds
 from xcmodels.data.batching import Batch
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import Mined, Stage
+from xcmodels.methods.all_methods import METHODS
 from xcmodels.methods.presets import flat, resolve
-from xcmodels.methods.registry import METHODS
 from xcmodels.nn.devices import device, fast_products, keep_freed_memory
 from xcmodels.training.loop import Interrupted, Watch, train_round
 from xcmodels.training.optimisers import Optimisers

@@ -14,20 +14,19 @@ import shutil
 import tempfile
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
 import psutil
 from scipy import sparse
 
-from benchmarks.arguments import MethodName, checked, run
+from benchmarks.arguments import JsonLines, MethodName, run
 from benchmarks.measuring import run_xc
 from tasks.core.memory import memory_use
+from tasks.data.sources.raw import GROUPS
+from tasks.data.sources.writing import write_lines
 
 TIMES = 10
 TRAINING_FILE = "trn.json.gz"
-JsonLines = Annotated[Path, checked(Path, lambda data: (data / TRAINING_FILE).is_file(),
-                                    f"{{!r}} has no {TRAINING_FILE}")]
 
 
 def memory(pid: int) -> int:
@@ -51,7 +50,7 @@ def prepare(data: Path, home: Path, method: str, workers: int) -> tuple[float, i
 def enlarge(data: Path, out: Path, times: int) -> Path:
     """Write a copy of a data set with each training query `times` times, a different word added to each.
 
-    The copies of a query stand together, and so do its edges to anchors and its filter pairs.
+    The copies of a query stand together, and so do their groups, their edges to anchors and their filter pairs.
     """
     shutil.copytree(data, out)
     with gzip.open(data / TRAINING_FILE, "rt") as rows, gzip.open(out / TRAINING_FILE, "wt", compresslevel=1) as copy:
@@ -60,6 +59,8 @@ def enlarge(data: Path, out: Path, times: int) -> Path:
             for number in range(times):
                 changed = {**row, "uid": f"{row['uid']}-{number}", "title": f"{row['title']} {number}"}
                 copy.write(json.dumps(changed, ensure_ascii=False) + "\n")
+    if (groups := data / GROUPS).exists():
+        write_lines(out / GROUPS, (name for name in groups.read_text().splitlines() for _ in range(times)))
     for edges in data.glob("*_trn_X_Y.txt"):
         header, *lines = edges.read_text().splitlines()
         count, columns = header.split()

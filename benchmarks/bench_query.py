@@ -2,11 +2,11 @@
 
     python -m benchmarks.bench_query HOME [PYTHON of an environment with libpecos]
 
-Queries are the first halves of label texts. WARM_UP others are answered first, so that mapped files are in memory. The
-recall of each index is measured against exact search, and what is served, on test queries, against shortlists of 100
-labels by exact search: P@5 and PSP@5 of the k that people ask for. CPU is processor time, of all threads; where other
-programs run beside, it says more than the clock. With PYTHON, PECOS' XR-Linear is trained on the same titles and
-answers the same queries; its tf-idf counts as our tokeniser does.
+Queries are the first half of a label's text and a word more. WARM_UP others are answered first, if the model has so
+many labels, so that mapped files are in memory. The recall of each index is measured against exact search, and what is
+served, on test queries, against shortlists of 100 labels by exact search: P@5 and PSP@5 of the k that people ask for.
+CPU is processor time, of all threads; where other programs run beside, it says more than the clock. With PYTHON, PECOS'
+XR-Linear is trained on the same titles and answers the same queries; its tf-idf counts as our tokeniser does.
 """
 
 import json
@@ -97,7 +97,7 @@ def main(home: Folder, python: Program = "") -> None:
     retriever = Retriever.load(resolved.folder)
     rng = np.random.default_rng(0)
     titles = [retriever.titles[int(row)] for row in rng.permutation(len(retriever.titles))[:QUERIES + WARM_UP]]
-    halves = [" ".join(title.split()[:max(1, len(title.split()) // 2 + 1)]) for title in titles]
+    halves = [" ".join(words[:len(words) // 2 + 1]) for words in map(str.split, titles)]
     texts, warm_up = halves[:QUERIES], halves[QUERIES:]
     retriever.predict(warm_up, K)
     for text in warm_up[:QUERIES]:

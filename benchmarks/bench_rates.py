@@ -21,17 +21,25 @@ import numpy as np
 
 from benchmarks.arguments import file_to_write, parsed_by, run
 from benchmarks.bench_loop import loop_seconds
-from benchmarks.measuring import cpu_config, in_new_process, machine, mined_at_random, peak_memory, timed
+from benchmarks.measuring import (
+    cpu_config,
+    in_new_process,
+    machine,
+    mined_at_random,
+    peak_memory,
+    timed,
+    write_whole,
+)
 from benchmarks.synthetic import CorpusShape, synthetic_corpus
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import Vectors
-from xcmodels.methods.registry import METHODS
+from xcmodels.methods.all_methods import METHODS
 from xcmodels.mining import grouped_index, query_groups
 from xcmodels.mining.clustering import balanced_kmeans
 from xcmodels.mining.int8_products import quantised_rows
 from xcmodels.mining.label_index import LabelIndex
-from xcmodels.mining.negatives import nearest_negatives
 from xcmodels.mining.per_query_index import PerQueryIndex
+from xcmodels.mining.refresh import nearest_negatives
 from xcmodels.nn.devices import device, fast_products
 from xcmodels.resources import (
     GPU_KINDS,
@@ -41,7 +49,7 @@ from xcmodels.resources import (
     RATES,
     ROUND,
     Size,
-    budget,
+    estimate,
     read_rates,
     with_width,
 )
@@ -60,7 +68,7 @@ def training_rates(name: str, width: int, corpus: Corpus, scratch: Path,
     method = METHODS[name].make(with_width(cpu_config(name), width))
     stage, shape = method.stages[0], corpus.train_positives
     size = Size(corpus.n_labels, len(shape), float(shape.lengths.mean()), SHAPE.tokens)
-    counted = budget(method, size, {}, stage.name).held(HOST, ROUND)
+    counted = estimate(method, size, {}, stage.name).held(HOST, ROUND)
     seconds = loop_seconds(stage, corpus, str(scratch), steps, mined_at_random(stage, corpus))
     # the mean, not the median: an epoch has slow steps, too
     out = {"train": float(seconds.mean()) / stage.plan.batch_size}
@@ -118,7 +126,7 @@ def write_rates(file: Path, rates: Mapping[str, Any], measured: Mapping[str, Any
     """Write rates of other devices, those measured on this one, and what each device is."""
     kind = device().type
     machines = {**rates.get(MACHINE, {}), kind: machine()}
-    file.write_text(json.dumps({**rates, kind: measured, MACHINE: machines}, indent=1, sort_keys=True) + "\n")
+    write_whole(file, json.dumps({**rates, kind: measured, MACHINE: machines}, indent=1, sort_keys=True) + "\n")
 
 
 def main(file: Annotated[Path, parsed_by(rates_file)] = RATES) -> None:

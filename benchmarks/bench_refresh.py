@@ -25,7 +25,7 @@ from tasks.core.dask_workers import Workers
 from tasks.training.dask_executor import DaskExecutor
 from tasks.training.embed import vectors_by
 from xcmodels.data.corpus import Corpus
-from xcmodels.methods.registry import METHODS
+from xcmodels.methods.all_methods import METHODS
 from xcmodels.resources import with_width
 
 TURNS = (1, 2, 1, 2)    # workers

@@ -21,11 +21,11 @@ from benchmarks.synthetic import AMAZON_TITLES_1_3M, CorpusShape, synthetic_corp
 from xcmodels.data import seeds
 from xcmodels.data.corpus import Corpus
 from xcmodels.data.sorted_ids import unique
-from xcmodels.methods.registry import METHODS
+from xcmodels.methods.all_methods import METHODS
 from xcmodels.mining.clustering import balanced_kmeans
-from xcmodels.mining.negatives import build_index, nearest_negatives
+from xcmodels.mining.refresh import build_index, nearest_negatives
 from xcmodels.nn.devices import fast_products
-from xcmodels.resources import HOST, ROUND, Size, budget, read_rates, with_width
+from xcmodels.resources import HOST, ROUND, Size, estimate, read_rates, with_width
 from xcmodels.retrieval import ann
 from xcmodels.training.checkpoint import load_model
 from xcmodels.training.loop import Watch, train_round
@@ -71,20 +71,20 @@ def epoch_and_refresh(name: str, scratch: Path) -> dict[str, float]:
     vectors, rows = stage.vectors(model, corpus), corpus.training_rows()
     queries, embed_queries = timed(vectors["queries"])
     refresh, recall = embed_queries if mining else unknown, unknown
-    if mining and mining.negatives:
+    if mining and mining.n_negatives:
         index, embed_and_index = timed(
-            lambda: build_index(vectors["labels"](), queries, rows, mining.negatives, kind="auto", seed=0))
+            lambda: build_index(vectors["labels"](), queries, rows, mining.n_negatives, kind="auto", seed=0))
         ordered, group = timed(lambda: index.search_order(queries, rows))
         some = ordered[drawn(rows)]
-        _, search_some = timed(lambda: nearest_negatives(index, queries, corpus, some, mining.negatives))
+        _, search_some = timed(lambda: nearest_negatives(index, queries, corpus, some, mining.n_negatives))
         refresh += embed_and_index + group + search_some * len(rows) / len(some)
         tried = queries[some[seeds.generator(0, "tried").permutation(len(some))[:TRIED]]]
-        recall = ann.recall(index.nearest(tried, mining.negatives), index.vectors, tried, mining.negatives)
+        recall = ann.recall(index.nearest(tried, mining.n_negatives), index.vectors, tried, mining.n_negatives)
     if mining and mining.cluster_size:
         refresh += timed(lambda: balanced_kmeans(queries, mining.cluster_size, seed=0, rows=rows))[1]
     shape = AMAZON_TITLES_1_3M
     size = Size(corpus.n_labels, len(rows), shape.positives, shape.tokens)
-    predicted = budget(method, size, read_rates(), stage.name)
+    predicted = estimate(method, size, read_rates(), stage.name)
     return {"epoch s": epoch, "predicted epoch": predicted.epoch or unknown,
             "refresh s": refresh, "predicted refresh": predicted.refresh or unknown, "recall %": 100 * recall,
             "GB": memory / 1e9, "predicted GB": sum(part.size for part in predicted.held(HOST, ROUND)) / 1e9,

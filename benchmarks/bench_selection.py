@@ -45,10 +45,15 @@ async def measure(port: int, seconds: float, retriever: Retriever) -> None:
     await row("50 a second", CLIENTS / 50, (), "without")
     rng, known = np.random.default_rng(0), np.setdiff1d(np.arange(len(retriever.uids)), retriever.removed)
     for field in ("only", "without"):
-        for size in (1, 100, len(known) // 2):
+        for size in list_sizes(len(known)):
             drawn = [rng.choice(known, size, replace=False) for _ in range(LISTS)]
             await row(f"50 a second, {field} {size:,}", CLIENTS / 50, drawn[:1], field)
             await row(f"50 a second, {field} {size:,}, other lists", CLIENTS / 50, drawn, field)
+
+
+def list_sizes(known: int) -> list[int]:
+    """Return how many of the known labels the lists hold: 1, 100 and half of them, where those are fewer than all."""
+    return sorted({size for size in (1, 100, known // 2) if 1 <= size < known})
 
 
 def exact_scores(retriever: Retriever, texts: list[str]) -> np.ndarray:

@@ -5,7 +5,7 @@
 For each evaluation of HOME, the test queries are divided at random in halves, 20 times: a threshold is recommended for
 one half, and the labels given in the other are counted. "off by": |right - wanted| in points, on average and at most;
 "chance": that average where both halves are draws of one distribution of labels that are right with the chance wanted.
-A line of dashes: at no threshold are so many right.
+A line of dashes: in one of the halves at least, no threshold leaves so many right.
 """
 
 import json

@@ -6,7 +6,6 @@ DATA are raw folders, as `benchmarks.datasets` and `xc data` write them. Trees r
 predict is judged as `xc evaluate` judges: a filter pair is neither an answer nor missing.
 """
 
-import json
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -15,10 +14,10 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 
-from benchmarks.arguments import Folder, Program, run
+from benchmarks.arguments import JsonLines, Program, run
 from benchmarks.held_out import Row, read_rows
 from data_contracts.errors import ProjectError
-from tasks.data.sources.raw import ABOUT
+from tasks.data.sources import describe
 from xcmodels import metrics
 from xcmodels.data.propensity import propensity
 from xcmodels.predictions import drop_filtered
@@ -26,9 +25,9 @@ from xcmodels.predictions import drop_filtered
 DEPTH = 5
 
 
-def main(python: Program, *data: Folder) -> None:
+def main(python: Program, data: JsonLines, *others: JsonLines) -> None:
     """Print a row for each data set and tree."""
-    for folder in data:
+    for folder in (data, *others):
         for name, measured in trees(python, folder).items():
             print(f"{folder.name:18}{name:18}" + "".join(f"{measured[key]:8.2f}" for key in metrics.SHOWN[:4]),
                   flush=True)
@@ -40,8 +39,7 @@ def trees(python: str, data: Path) -> dict[str, dict[str, float]]:
     n_labels = sum(1 for _ in read_rows(data / "lbl.json.gz"))
     positives = matrix([row["target_ind"] for row in train], n_labels)
     truth, filters = matrix([row["target_ind"] for row in test], n_labels), read_filters(data, len(test), n_labels)
-    constants = json.loads((data / ABOUT).read_text())["propensity"]
-    inverse = 1 / propensity(positives.sum(axis=0), len(train), constants["a"], constants["b"])
+    inverse = 1 / propensity(positives.sum(axis=0), len(train), *describe(data).propensity)
     measured = {}
     with tempfile.TemporaryDirectory(prefix="xc-bench-") as name:
         folder = Path(name)

@@ -29,7 +29,8 @@ from xcmodels.retrieval.inner_products import pair_scores
 from xcmodels.retrieval.ranker import Ranker, predict
 
 FORMS = {"float32": None, "float16": faiss.ScalarQuantizer.QT_fp16, "8 bits": faiss.ScalarQuantizer.QT_8bit}
-ROUNDS, SINGLE, BATCH, K, PAIRS = 5, 100, 600, 100, 300    # PAIRS: labels that a query's shortlist has, about
+ROUNDS, K, PAIRS = 5, 100, 300    # PAIRS: labels that a query's shortlist has, about
+SINGLE, BATCH = 100, 600          # queries answered one by one, and at once, at most
 
 
 def stored(matrix: np.ndarray, form: str) -> faiss.IndexFlatCodes:
@@ -85,20 +86,21 @@ def main(home: Folder, queries: Count = 25_000) -> None:
     inverse = inverse_propensity(corpus)
     vectors = np.array(next(iter(ranker.proposers.values())).index.vectors)
     asked = ranker.embed(corpus.sides["test"].tokens(rng.permutation(rows)[:BATCH]))[:, :vectors.shape[1]]
+    some = asked[:SINGLE]
     codes = ann.build(vectors, "quantised").faiss_index
     kept = {form: stored(vectors, form) for form in FORMS}
     refined = {form: faiss.IndexRefine(codes, index) for form, index in kept.items()}
     ms = {form: ([], [], []) for form in FORMS}
     for _ in range(ROUNDS):
-        labels = rng.integers(len(vectors), size=(SINGLE, PAIRS))
+        labels = rng.integers(len(vectors), size=(len(some), PAIRS))
         for form, index in refined.items():
             index.k_factor = 4
             ms[form][0].append(1000 * timed(lambda index=index: index.search(asked, K))[1] / len(asked))
             ms[form][1].append(1000 * timed(lambda index=index: [
-                index.search(query, K) for query in asked[:SINGLE, None]])[1] / SINGLE)
-            ms[form][2].append(pair_ms(asked[:SINGLE], vectors, kept[form], labels))
+                index.search(query, K) for query in some[:, None]])[1] / len(some))
+            ms[form][2].append(pair_ms(some, vectors, kept[form], labels))
     print(f"{version.name}: {len(vectors):,} labels, d = {vectors.shape[1]}, {len(rows):,} test queries")
-    print(f"{'form':<9}{'MB':>6}{'P@1':>8}{'P@5':>8}{'PSP@1':>8}{'PSP@5':>8}{'recall':>8}{'each of ' + str(BATCH):>14}"
+    print(f"{'form':<9}{'MB':>6}{'P@1':>8}{'P@5':>8}{'PSP@1':>8}{'PSP@5':>8}{'recall':>8}{f'each of {len(asked)}':>14}"
           f"{'one, ms':>9}{f'{PAIRS} pairs, ms':>15}")
     for form, index in refined.items():
         measured = metrics.evaluate(ranked(ranker, form, corpus, rows), truth, filters, inverse)

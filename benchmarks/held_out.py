@@ -2,7 +2,7 @@
 
     python -m benchmarks.held_out DATA OUT
 
-DATA is a raw folder with trn.json.gz and lbl.json.gz, as `benchmarks.datasets` and `xc data wordnet` write it. A sixth
+DATA is a raw folder in the XC JSON-lines format, as `benchmarks.datasets` and `xc data wordnet` write it. A sixth
 of its training texts, by a hash of their uid or group, are the test of OUT. Of their labels, those without another
 training text are left out, and a pair that training shows the other way round is a filter pair, as in WordNet's own
 test: where it counts, settings win by which a model learns its training pairs by heart. Metadata graphs are left
@@ -17,8 +17,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.arguments import Folder, run
+from benchmarks.arguments import JsonLines, run
 from benchmarks.datasets.building import hash_fraction
+from data_contracts.errors import UsageError
 from tasks.data.sources.raw import ABOUT, GROUPS
 from tasks.data.sources.writing import raw_folder, write_json_lines, write_lines, write_pairs
 
@@ -29,8 +30,13 @@ Row = Mapping[str, Any]
 Pairs = list[tuple[int, int]]
 
 
-def main(data: Folder, out: Path) -> None:
-    """Write the validation data set, and print how many texts it has and how many pairs do not count."""
+def main(data: JsonLines, out: Path) -> None:
+    """Write the validation data set, and print how many texts it has and how many pairs do not count.
+
+    Raises UsageError where OUT is DATA, which would lose its test.
+    """
+    if out.exists() and out.samefile(data):
+        raise UsageError(f"OUT is DATA, {data}, which it would replace", hint="name another folder")
     rows = list(read_rows(data / "trn.json.gz"))
     filters = data / "filter_labels_train.txt"
     own = _by_first(map(int, line.split()) for line in filters.read_text().splitlines()) if filters.exists() else {}

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from flows.services.processes import end_with_parent
+from tasks.core.files import put_file
 from tasks.core.memory import memory_use
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import Mined, Stage
@@ -40,7 +41,7 @@ def mined_at_random(stage: Stage[Any], corpus: Corpus) -> Mined:
 
     So no two queries share any, as those of a cluster do: a step of UniDEC took 6% longer.
     """
-    size, rng = (len(corpus.sides["train"]), stage.rounds[-1].negatives), np.random.default_rng(0)
+    size, rng = (len(corpus.sides["train"]), stage.rounds[-1].n_negatives), np.random.default_rng(0)
     return Mined(negatives=rng.integers(corpus.n_labels, size=size, dtype=np.int32)) if size[1] else Mined()
 
 
@@ -88,6 +89,11 @@ def machine() -> str:
         return str(torch.cuda.get_device_name())
     names = re.findall(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     return f"{torch.get_num_threads()} processors: {names[0] if names else platform.machine()}"
+
+
+def write_whole(file: Path, text: str) -> None:
+    """Write a file that people read and keep; a full disk or a kill leaves the earlier one as it was."""
+    put_file(text.encode(), file, os.replace, mode=0o644)
 
 
 def peak_memory() -> int:

@@ -3,17 +3,17 @@
     python -m benchmarks.claims HOME [--labels 6000] [--queries 12000] [--seeds 5] [--workers 2] [--claims 1,8,13]
 
 HOME must contain one corpus, packed by `xc prepare` or `xc run`. Neighbouring labels are sampled from it, with the
-queries that have one of them. Each variant is trained on that sample, or on the whole corpus where the claim needs it,
-with its method's CPU preset and every seed; it ranks as its paper does, and is evaluated on up to 5,000 test queries.
-Its figures are stored in HOME/claims: a stopped run resumes, and claims share variants. Every figure is a mean over
-seeds, with the standard deviation in parentheses. A claim that one figure exceeds another holds if it does so seed by
-seed, by a one-sided paired t-test at 5%.
+queries that have one of them, at most so many (0 = all). Each variant is trained on that sample, or on the whole corpus
+where the claim needs it, with its method's CPU preset and every seed; it ranks as its paper does, and is evaluated on
+up to 5,000 test queries. Its figures are stored in HOME/claims: a stopped run resumes, and claims share variants. Every
+figure is a mean over seeds, with the standard deviation in parentheses. A claim that one figure exceeds another holds
+if it does so seed by seed, by a one-sided paired t-test at 5%.
 """
 
 import os
 from typing import Annotated
 
-from benchmarks.arguments import Count, Folder, parsed_by, run
+from benchmarks.arguments import Count, Folder, at_least, parsed_by, run
 from benchmarks.claims.claims import CLAIMS, Claim
 from benchmarks.claims.direct_claims import DIRECT_CLAIMS
 from benchmarks.claims.experiments import Experiments, Results, packed_corpus
@@ -31,7 +31,7 @@ def claim_numbers(word: str) -> frozenset[int]:
     return frozenset(known[each] for each in given)
 
 
-def main(home: Folder, *, labels: Count = 6000, queries: int = 12_000, seeds: Count = 5,
+def main(home: Folder, *, labels: Count = 6000, queries: Annotated[int, at_least(0)] = 12_000, seeds: Count = 5,
          workers: Count = CORES, claims: Annotated[frozenset[int], parsed_by(claim_numbers)] = frozenset()) -> None:
     """Train the variants without stored figures, then print a block per claim, and how many hold.
 

@@ -19,16 +19,16 @@ from scipy import stats
 
 from benchmarks.claims import subsample
 from benchmarks.claims.figures import Figures, test_figures
-from benchmarks.measuring import process_pool
+from benchmarks.measuring import process_pool, write_whole
 from tasks.core.code_digest import code_digests
 from tasks.core.store import digest_of
 from tasks.training.recipe import modules_of
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import EncoderStage, Method
+from xcmodels.methods.all_methods import METHODS
 from xcmodels.methods.presets import resolve
 from xcmodels.methods.ramen.method import RamenRetrieverBuilder
 from xcmodels.methods.ramen.stages import GraphStage
-from xcmodels.methods.registry import METHODS
 from xcmodels.methods.retriever_builder import EncoderRetrieverBuilder
 from xcmodels.retrieval.serving_config import ENCODER
 from xcmodels.training.local_run import train_all
@@ -44,8 +44,8 @@ AS_PUBLISHED: Mapping[str, Mapping[str, str]] = {
 class Variant:
     """A method with changes to its CPU preset.
 
-    corpus: sample | texts (with label texts as training points) | thousand (1,000 labels with all their queries) |
-    whole (the corpus that the others are sampled from).
+    corpus: sample | texts (with label texts as training points) | thousand (1,000 labels drawn uniformly, with 20,000
+    of their queries at most) | whole (the corpus that the others are sampled from).
     alone: the first stage alone is trained, and labels are ranked by its embeddings.
     build_method: builds a method that is not in the registry from its configuration.
     curve: whether to measure the precision of the embeddings after each round of the first stage.
@@ -129,17 +129,24 @@ class Experiments:
                         "thousand": self._sampled({"labels": 1000, "queries": 20_000})}
 
     def train(self, variants: Iterable[Variant]) -> None:
-        """Train the variants without stored figures, `workers` at a time with one thread each."""
+        """Train the variants without stored figures, `workers` at a time with one thread each.
+
+        An error ends it as soon as those that are being trained have ended; what was trained stays.
+        """
         trainings = {self._figures_file(variant, seed): (variant, seed) for seed in self.seeds for variant in variants}
         missing = {path: training for path, training in trainings.items() if not path.exists()}
         with process_pool(self.workers) as pool:
             jobs = {pool.submit(_train, variant, seed, self.corpora[variant.corpus], path): (variant, seed)
                     for path, (variant, seed) in missing.items()}
-            for done, job in enumerate(as_completed(jobs), start=1):
-                variant, seed = jobs[job]
-                print(f"  trained {done} of {len(jobs)}: {variant.method} "
-                      f"{' '.join(f'{k}={v}' for k, v in variant.settings.items())} seed {seed}, "
-                      f"{job.result():.0f} s of CPU", file=sys.stderr, flush=True)
+            try:
+                for done, job in enumerate(as_completed(jobs), start=1):
+                    variant, seed = jobs[job]
+                    print(f"  trained {done} of {len(jobs)}: {variant.method} "
+                          f"{' '.join(f'{k}={v}' for k, v in variant.settings.items())} seed {seed}, "
+                          f"{job.result():.0f} s of CPU", file=sys.stderr, flush=True)
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)    # or the others were waited for, for hours
+                raise
 
     def results(self, variants: Mapping[str, Variant]) -> Results:
         """Return the figures of every variant and seed."""
@@ -188,6 +195,5 @@ def _train(variant: Variant, seed: int, corpus_folder: Path, out: Path) -> float
         figures = {**test_figures(trained, curve=variant.curve), "seconds": seconds}
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    out.with_suffix(".tmp").write_text(json.dumps(figures, indent=1))
-    out.with_suffix(".tmp").rename(out)
+    write_whole(out, json.dumps(figures, indent=1))
     return seconds

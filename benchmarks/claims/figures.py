@@ -179,17 +179,21 @@ def _of_astra(trained: TrainedMethod, retriever: Retriever, rows: np.ndarray) ->
 
 
 def _of_siamesexml(trained: TrainedMethod, retriever: Retriever, rows: np.ndarray, depth: int = 50) -> Figures:
-    """Return the metrics before and after module IV, and the share of test positives that the indexes propose."""
+    """Return the metrics before and after module IV, and the share of the test pairs that count which indexes propose.
+
+    depth: labels that an index proposes, half as many of two together.
+    """
     scorer = retriever.scorer
     assert isinstance(scorer, CentroidMix)
     similar = scorer.embeddings + (1 - scorer.share) * scorer.centroids    # z + v, scored against x of module I
     padding = np.zeros((len(similar), scorer.classifiers.shape[1] * scorer.partitions), np.float32)
-    metrics_of = _with_scorers(trained, retriever, rows, {
+    figures = _with_scorers(trained, retriever, rows, {
         "z + v": InnerProduct(np.hstack([similar, padding])), "w": replace(scorer, alpha=1.0)})
-    corpus = trained.corpus
+    corpus, proposers = trained.corpus, retriever.proposers
     queries = encode_all(retriever.encoder, corpus.sides["test"], QUERY, rows=rows)
-    proposers, truth = retriever.proposers, corpus.positives["test"].subset(rows)
-    true_pairs, figures = truth.keys(corpus.n_labels), metrics_of
+    # as the metrics have it, a filter pair is not missing
+    true_pairs = np.setdiff1d(*(pairs["test"].subset(rows).keys(corpus.n_labels)
+                                for pairs in (corpus.positives, corpus.filters)))
     for name, indexes, k in (("texts", ["texts"], depth), ("centroids", ["centroids"], depth),
                              ("both", ["texts", "centroids"], depth // 2), ("all three", list(proposers), depth)):
         ids = candidates([proposers[index] for index in indexes], queries, k)

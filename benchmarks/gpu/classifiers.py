@@ -14,8 +14,9 @@ import torch.nn.functional as F
 
 from benchmarks.bench_classifier_step import BATCH, dense_step, sampled_step
 from benchmarks.gpu.scale import Scale
-from benchmarks.gpu.steps import TABLES, first_stage, loop_figures, mined_at_random, tried
+from benchmarks.gpu.steps import TABLES, first_stage, loop_figures, tried
 from benchmarks.gpu.tables import Row
+from benchmarks.measuring import mined_at_random
 from benchmarks.synthetic import CorpusShape
 from xcmodels.nn.devices import fast_products
 from xcmodels.nn.row_optimisers import RowSGD

@@ -2,8 +2,8 @@
 
 A method whose whole schedule would not fit is trained by a shorter one: all its epochs, refreshes and warm-ups are cut
 by the same share, which the row says. P and PSP are of the validation queries (a twentieth of the training queries,
-which no method trains on), ranked exactly by the vectors of the last stage. So they are not the test figures of other
-pages, and of a shortened schedule they are a lower bound.
+which no method trains on), ranked exactly by the vectors of the last stage, by the answers that a test would judge. So
+they are not the test figures of other pages, and of a shortened schedule they are a lower bound.
 """
 
 import tempfile
@@ -21,11 +21,12 @@ from benchmarks.gpu.steps import loop_figures, tried
 from benchmarks.gpu.tables import Row
 from benchmarks.measuring import mined_at_random
 from xcmodels import metrics
-from xcmodels.data.corpus import Corpus
+from xcmodels.data.corpus import Corpus, Ragged
+from xcmodels.data.judged_answers import JudgedAnswers
 from xcmodels.data.propensity import inverse_propensity
 from xcmodels.method import Method
+from xcmodels.methods.all_methods import METHODS
 from xcmodels.methods.presets import PRESETS, flat, resolve
-from xcmodels.methods.registry import METHODS
 from xcmodels.nn.devices import device, fast_products
 from xcmodels.training.checkpoint import read_model
 from xcmodels.training.local_run import TrainedMethod, train_all
@@ -34,6 +35,7 @@ EACH = 24.0       # seconds of training a method, mining and embedding beside
 SHARED = 0.7      # of them that are steps: the rest embeds and mines
 SCHEDULE = ("epochs", "refresh_from", "refresh_every", "double_every", "warmup")
 BEST = 5
+TOGETHER = 256    # queries that are ranked at once
 
 
 def shortened(config: Any, share: float) -> Any:
@@ -62,15 +64,25 @@ def seconds_needed(scale: Scale, method: Method, corpus: Corpus) -> float:
 
 @fast_products()
 def accuracy(trained: TrainedMethod) -> dict[str, float]:
-    """Return P and PSP of the validation queries, ranked exactly by the vectors of the last stage."""
+    """Return P and PSP of the validation queries, ranked exactly by the vectors of the last stage.
+
+    As in training, pairs that training shows the other way round do not count, nor labels that no training query has.
+    """
     corpus, stage = trained.corpus, trained.method.stages[-1]
-    rows = corpus.validation[corpus.train_positives.lengths[corpus.validation] > 0]
+    judged = JudgedAnswers.of(corpus)
+    places, true_labels = np.divmod(judged.truth, corpus.n_labels)
+    validated = np.unique(places)
     model = read_model(stage, corpus, trained.models[stage.name], trained.vectors).to(device()).eval()
-    queries, labels = stage.ranking_vectors(model, corpus, trained.mined[stage.rounds[-1].name], rows)
-    targets, found = torch.from_numpy(labels).to(device()), []
-    for part in torch.from_numpy(queries).split(256):
-        found.append((part.to(device()) @ targets.T).topk(min(BEST, len(targets)), 1).indices.cpu().numpy())
-    truth = corpus.positives["train"].subset(rows)
+    queries, labels = stage.ranking_vectors(model, corpus, trained.mined[stage.rounds[-1].name],
+                                            corpus.validation[validated])
+    targets, has_query = (torch.from_numpy(array).to(device()) for array in (labels, judged.has_query))
+    found = []
+    for start in range(0, len(validated), TOGETHER):
+        scores = torch.from_numpy(queries[start:start + TOGETHER]).to(device()) @ targets.T
+        unjudged, lengths = judged.unjudged.take(validated[start:start + TOGETHER])
+        scores[np.repeat(np.arange(len(lengths)), lengths), unjudged] = -torch.inf
+        found.append(scores.where(has_query, -torch.inf).topk(min(BEST, len(targets)), 1).indices.cpu().numpy())
+    truth = Ragged.of_pairs(np.searchsorted(validated, places), true_labels, len(validated))
     measured = metrics.evaluate(np.concatenate(found), (truth.offsets, truth.values), None,
                                 inverse_propensity(corpus), ks=(1, BEST), recall_ks=())
     return {metrics.name_of(name): measured[name] for name in metrics.SHOWN[:4]}

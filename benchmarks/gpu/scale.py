@@ -12,7 +12,7 @@ import torch
 from benchmarks.synthetic import WORDNET, CorpusShape, synthetic_corpus
 from xcmodels.data.corpus import Corpus
 
-CPU, CUDA = "cpu", "cuda"
+CUDA = "cuda"
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Sizes:
     """The sizes of what is measured."""
 
     corpus: CorpusShape                # of the steps of every method
-    encoders: Mapping[str, Mapping[str, int]]  # by name: width, layers, heads, feed-forward
+    encoders: Mapping[str, Mapping[str, int]]    # by name: width, layers, heads, feed-forward
     rows: int | None                   # of a batch; None = as the preset says
     steps: int                         # timed
     warm_up: int                       # before: a GPU chooses its products, and gets memory, at the first of a shape
@@ -45,13 +45,17 @@ SMALL = Sizes(
 
 @dataclass(frozen=True)
 class Scale:
-    """device: "cuda" or "cpu"; data: a raw data set or a packed corpus to train the presets on; minutes: of all."""
+    """What every part is given: the device, "cuda" or "cpu", the sizes, and a folder for what is made on the way.
+
+    data: a raw data set or a packed corpus to train the presets on; None = WordNet, fetched. share: of the time by
+    default that a method of the presets has.
+    """
 
     device: str
     sizes: Sizes
     scratch: Path
     data: Path | None = None
-    share: float = 1.0    # of the seconds that parts have by default
+    share: float = 1.0
     _corpora: dict[str, Corpus] = field(default_factory=dict)
 
     @property

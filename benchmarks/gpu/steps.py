@@ -22,8 +22,8 @@ from benchmarks.gpu.waits import HostWaits, busy_seconds
 from benchmarks.measuring import mined_at_random
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import Mined, Stage
+from xcmodels.methods.all_methods import METHODS
 from xcmodels.methods.presets import PRESETS, flat, resolve
-from xcmodels.methods.registry import METHODS
 from xcmodels.nn.devices import fast_products
 
 # Methods without the preset `minilm`: the preset and the settings that make them a transformer's.

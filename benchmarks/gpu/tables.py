@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.scale import Scale
+from benchmarks.measuring import write_whole
 
 Row = Mapping[str, Any]
+JSON, MARKDOWN = "gpu.json", "gpu.md"
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Results:
-    """All tables; written to `folder`/gpu.json and gpu.md. about: the machine and the versions."""
+    """All tables; written to JSON and MARKDOWN in `folder`. about: the machine and the versions."""
 
     folder: Path
     about: Mapping[str, Any]
@@ -75,14 +77,13 @@ class Results:
         return table
 
     def write(self) -> None:
-        """Write both files, each by one rename, so that a kill leaves the last ones whole."""
+        """Write both files; a kill leaves the last ones whole."""
         told = {**self.about, "tables": [asdict(table) for table in self.tables]}
         heading = ["# A GPU's day", "", *(f"- {name}: {value}" for name, value in self.about.items())]
-        pages = {"gpu.json": json.dumps(told, indent=1), "gpu.md": "\n".join(
+        pages = {JSON: json.dumps(told, indent=1), MARKDOWN: "\n".join(
             [*heading, *(line for table in self.tables for line in ("", *table.lines()))])}
         for name, text in pages.items():
-            (self.folder / f"{name}.new").write_text(text + "\n")
-            (self.folder / f"{name}.new").replace(self.folder / name)
+            write_whole(self.folder / name, text + "\n")
 
 
 def shown(value: object) -> str:

@@ -56,6 +56,22 @@ def test_a_gpu_that_is_not_there_is_named(tmp_path):
         run(gpu.main, gpu.__doc__, ["--out", str(tmp_path)])
 
 
+def test_results_are_not_written_over(tmp_path):
+    """The second command of the page that has both lost what the first had measured on a GPU."""
+    (tmp_path / "gpu.json").write_text("{}")
+    with pytest.raises(SystemExit, match="has results already"):
+        run(gpu.main, gpu.__doc__, ["--device", "cpu", "--small", "--parts", "card", "--out", str(tmp_path)])
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("gpu.json", "{}")]
+
+
+def test_data_that_no_part_could_read_is_named_before_any_is_measured(tmp_path):
+    """It was a line below the table of the presets, four minutes later."""
+    words = ["--device", "cpu", "--parts", "card", "--data", str(tmp_path), "--out", str(tmp_path / "out")]
+    with pytest.raises(SystemExit, match="holds no training queries"):
+        run(gpu.main, gpu.__doc__, words)
+    assert not (tmp_path / "out").exists()
+
+
 def test_an_unknown_part_is_named(capsys):
     with pytest.raises(SystemExit, match="2"):
         run(gpu.main, gpu.__doc__, ["--device", "cpu", "--parts", "card,stepz"])

@@ -2,6 +2,8 @@
 
 import inspect
 import re
+import time
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,6 +13,7 @@ import torch
 from benchmarks import bench_classifier_step
 from benchmarks.claims import __main__ as claims_command
 from benchmarks.claims import experiments as experiments_module
+from benchmarks.claims import figures
 from benchmarks.claims.claims import CLAIMS, FreshNegatives, epochs_to
 from benchmarks.claims.direct_claims import DIRECT_CLAIMS, cost_of_a_step
 from benchmarks.claims.experiments import Experiments, Results, Variant
@@ -20,12 +23,15 @@ from data_contracts.errors import UsageError
 from tests.conftest import ROOT
 from tests.support.toy import toy_corpus, trained
 from xcmodels.data import seeds
+from xcmodels.data.corpus import Corpus, Ragged
 from xcmodels.method import Mined
+from xcmodels.methods.all_methods import METHODS
 from xcmodels.methods.presets import resolve
-from xcmodels.methods.registry import METHODS
 from xcmodels.nn.encoders import LABEL, QUERY, encode_all
+from xcmodels.retrieval.proposers import candidates
 from xcmodels.retrieval.ranker import predict
 from xcmodels.retrieval.retriever import Retriever
+from xcmodels.retrieval.serving_config import FusionConfig
 from xcmodels.training.checkpoint import read_model
 from xcmodels.training.local_run import train_all
 
@@ -46,6 +52,16 @@ def test_no_claim_compares_a_variant_with_itself():
         built = [(variant.method, variant.corpus, variant.build_method, variant.build(0)[0])
                  for variant in claim.variants.values()]
         assert all(one not in built[at + 1:] for at, one in enumerate(built)), claim.number
+
+
+def test_ngame_is_ranked_by_the_fusion_of_its_paper():
+    """It was by the preset's, whose scores over words beat classifiers whatever a tree over NGAME's two scores does."""
+    (claim,) = (each for each in CLAIMS if each.number == 11)
+    (variant,) = claim.variants.values()
+    config = variant.build(0)[0]
+    assert (config.serve, config.fusion) == ("fused", FusionConfig())
+    assert config.fusion == resolve("ngame", "lf-amazontitles-131k", {}).method.fusion
+    assert config.training == resolve("ngame", "cpu", {}).method.training
 
 
 def test_more_is_seed_by_seed():
@@ -90,6 +106,22 @@ def test_theorem_1_is_counted_pair_by_pair():
     assert found["hard %"] == pytest.approx(100 * hard, abs=0.01)
     assert found["e1 %"] == pytest.approx(100 * np.mean(np.array(apart) > radius))
     assert found["missed %"] <= found["hard %"] and found["missed %"] < found["bound %"]
+
+
+def test_filter_pairs_are_not_among_those_that_indexes_are_to_propose():
+    """They were, and a tenth and more of a dictionary's test pairs are; P leaves them out."""
+    made = trained("siamesexml")
+    retriever, corpus, rows = Retriever.load(made.retriever), Corpus(made.corpus.folder), np.arange(0, 150, 2)
+    truth = [set(row.tolist()) for row in (corpus.positives["test"][row] for row in rows)]
+    hidden = [min(own) if row % 4 else -1 for row, own in zip(rows, truth, strict=True)]
+    corpus.filters["test"] = Ragged.of_pairs(rows[np.array(hidden) >= 0], np.array([x for x in hidden if x >= 0]), 150)
+    found = figures._of_siamesexml(SimpleNamespace(corpus=corpus), retriever, rows, depth=5)
+    queries = encode_all(retriever.encoder, corpus.sides["test"], QUERY, rows)
+    for name, indexes in (("texts", ["texts"]), ("all three", list(retriever.proposers))):
+        ids = candidates([retriever.proposers[index] for index in indexes], queries, 5)
+        pairs = [label in proposed for own, left_out, proposed in zip(truth, hidden, ids, strict=True)
+                 for label in own - {left_out}]
+        assert found[f"recall of {name}"] == pytest.approx(100 * np.mean(pairs))
 
 
 def test_a_first_stage_alone_ranks_by_its_embeddings(tmp_path):
@@ -203,6 +235,25 @@ def test_a_lab_trains_what_is_missing_and_remembers(tmp_path, capsys):
     toy_corpus(tmp_path / "objects" / "other", queries=200, labels=30, tests=40, validation=20)
     with pytest.raises(SystemExit, match="has 2 corpora"):    # which of them is not for the digests to say
         Experiments(tmp_path, labels=20, queries=0, seeds=2, workers=1)
+
+
+def test_a_training_that_fails_is_told_before_all_others_are_done(tmp_path, monkeypatch):
+    """They were trained in silence first, for hours; so were they after Ctrl-C."""
+    toy_corpus(tmp_path / "objects" / "packed", queries=60, labels=20, tests=10, validation=10)
+    experiments, done = Experiments(tmp_path, labels=10, queries=0, seeds=40, workers=1), []
+
+    def train(variant, seed, *_):
+        time.sleep(0.05)
+        if not seed:
+            raise FloatingPointError("the loss is not finite")
+        done.append(seed)
+        return 0.0
+
+    monkeypatch.setattr(experiments_module, "process_pool", ThreadPoolExecutor)
+    monkeypatch.setattr(experiments_module, "_train", train)
+    with pytest.raises(FloatingPointError):
+        experiments.train([Variant("ngame")])
+    assert len(done) < 39
 
 
 def test_a_chosen_claim_about_graphs_is_refused_where_there_are_none(tmp_path):

@@ -5,6 +5,7 @@ from scipy import sparse
 
 from benchmarks.bench_prepare import enlarge
 from tasks.data.sources import describe
+from tasks.data.sources.raw import GROUPS
 from tasks.data.sources.reading import read_shards
 from tests.support.planted import write_planted
 
@@ -15,11 +16,14 @@ def pairs(folder, group):
     return np.hstack([np.array([part.column(place) for place in (0, 1)]) for part in shards])
 
 
-def test_the_copies_of_a_query_have_its_edges_and_filter_pairs(tmp_path):
-    """A data set with anchors ended the benchmark: their file was as long as before."""
+def test_the_copies_of_a_query_have_its_group_its_edges_and_filter_pairs(tmp_path):
+    """A data set with anchors or groups ended the benchmark: their file was as long as before."""
     small = write_planted(tmp_path / "small", train=30, test=5, labels=20)
     (small / "filter_labels_train.txt").write_text("0 3\n7 1\n")
+    (small / GROUPS).write_text("".join(f"{'' if row % 2 else row}\n" for row in range(30)))
     large = enlarge(small, tmp_path / "large", 10)
+    assert (large / GROUPS).read_text().splitlines() == [
+        "" if row % 2 else str(row) for row in range(30) for _ in range(10)]
     rows, anchors = pairs(small, "edges.group.train")
     repeated = [10 * row + number for row in rows for number in range(10)], np.repeat(anchors, 10)
     order = np.lexsort(repeated[::-1])

@@ -3,13 +3,14 @@
 import base64
 import gzip
 import json
+import zipfile
 from pathlib import Path
 
 import pytest
 
 from benchmarks.arguments import run
 from benchmarks.datasets import __main__ as command
-from benchmarks.datasets import debian, dictionaries, icons_emoji, manuals, packages
+from benchmarks.datasets import debian, dictionaries, diseases, icons_emoji, manuals, packages
 from benchmarks.datasets.building import TEST_SHARE, RawSet, Text, hash_fraction, write
 from benchmarks.datasets.packages import paragraphs
 from benchmarks.datasets.roff import sections
@@ -73,6 +74,33 @@ driver sets
 """
 
 
+TERMS = """format-version: 1.2
+data-version: a
+
+[Term]
+id: HP:1
+name: Fever
+def: "A \\"high\\" temperature." [x:1]
+xref: id: HP:9
+
+[Term]
+id: HP:2
+name: Cough
+
+[Typedef]
+id: part_of
+name: part of
+"""
+ANNOTATED = """#version: a
+database_id\tdisease_name\tqualifier\thpo_id\taspect
+OMIM:1\tFlu\t\tHP:1\tP
+ORPHA:1\tFlu\t\tHP:2\tP
+OMIM:1\tFlu\tNOT\tHP:3\tP
+OMIM:1\tFlu\t\tHP:4\tI
+OMIM:2\tCold\t\tHP:2\tP
+"""
+
+
 def _found(texts: dict[str, Text], labels: dict[str, tuple[str, str]]) -> RawSet:
     return RawSet(texts, labels, "nowhere", "none")
 
@@ -84,6 +112,28 @@ def _rows(folder: Path, stem: str) -> list[dict]:
 def _words(tested: bool) -> list[str]:
     words = (f"text {number}" for number in range(100))
     return [word for word in words if (hash_fraction(f"{word}\0", "test") < TEST_SHARE) == tested]
+
+
+def test_diseases_have_the_abnormalities_that_any_source_gives_them():
+    found = diseases.phenotypes(TERMS.splitlines(keepends=True))
+    assert found == {"HP:1": ("Fever", 'A "high" temperature.'), "HP:2": ("Cough", ""), "part_of": ("part of", "")}
+    texts = diseases.named_diseases(ANNOTATED.splitlines(keepends=True))
+    assert texts == {"Flu": Text("Flu", "", frozenset(["HP:1", "HP:2"])), "Cold": Text("Cold", "", frozenset(["HP:2"]))}
+
+
+def test_a_wheel_is_fetched_and_unpacked(tmp_path: Path, monkeypatch):
+    asked = list[list[str]]()
+
+    def run(words: list[str], work: Path) -> str:
+        asked.append(words)
+        with zipfile.ZipFile(work / "a-1-py3-none-any.whl", "w") as archive:
+            archive.writestr("a/data.txt", "x")
+        return ""
+
+    monkeypatch.setattr(packages, "_run", run)
+    fetcher = packages.Fetcher(tmp_path)
+    assert (fetcher.pypi("a==1") / "a/data.txt").read_text() == "x"
+    assert fetcher.pypi("a==1") == fetcher.pypi("a==1") and len(asked) == 1 and asked[0][-1] == "a==1"
 
 
 def test_what_is_written_has_no_label_that_no_training_text_has_and_no_text_without_one(tmp_path: Path):

@@ -3,7 +3,10 @@
 import gzip
 import json
 
+import pytest
+
 from benchmarks import held_out
+from data_contracts.errors import UsageError
 from tasks.data.sources.writing import write_json_lines, write_pairs
 
 
@@ -39,6 +42,10 @@ def test_what_is_written_is_a_raw_data_set_of_the_same_labels(tmp_path, capsys):
     (raw / "dataset.json").write_text('{"name": "raw", "licence": "CC0", "files": []}')
     (raw / "groups_train.txt").write_text("".join(f"group {number // 3}\n" for number in range(60)))
     held_out.main(raw, out)
+    was = {path.name: path.read_bytes() for path in out.iterdir()}
+    with pytest.raises(UsageError, match="OUT is DATA"):    # it was replaced by its own part
+        held_out.main(out, out / ".")
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == was
     train, test = ([json.loads(line) for line in gzip.decompress((out / f"{stem}.json.gz").read_bytes()).splitlines()]
                    for stem in ("trn", "tst"))
     assert {each["uid"] for each in train} | {each["uid"] for each in test} == {each["uid"] for each in rows}
