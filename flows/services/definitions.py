@@ -60,7 +60,7 @@ def prefect_service(home: Path, port: int) -> Service:
     """
     address = f"http://127.0.0.1:{port}"
     return Service(
-        "prefect", "Prefect", [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1",
+        "prefect", "Prefect", [sys.executable, "-m", "flows.services.prefect_server", "start", "--host", "127.0.0.1",
                                "--port", str(port), "--analytics-off"],
         _environment(home) | {
             "PREFECT_SERVER_API_AUTH_STRING": password(home), "PREFECT_SERVER_CSRF_PROTECTION_ENABLED": "true",
@@ -199,18 +199,21 @@ def _end_undisturbed(record: Record) -> None:
 
 @contextmanager
 def lost_server_explained() -> Iterator[None]:
-    """Raise ServerError with the address of the Prefect server, where it does not answer at any time of a run."""
+    """Raise ServerError with the Prefect server's address, where it does not answer, or fails, at any time of a run."""
     try:
         yield
     except Exception as error:
         import httpx
+        from prefect.exceptions import PrefectHTTPStatusError
 
         cause: BaseException | None = error    # at a flow's begin and end, Prefect raises a RuntimeError from it
-        while cause is not None and not isinstance(cause, httpx.TransportError):
+        while cause is not None and not isinstance(cause, (httpx.TransportError, PrefectHTTPStatusError)):
             cause = cause.__cause__
-        if cause is None:
+        if cause is None or (isinstance(cause, PrefectHTTPStatusError) and cause.response.is_client_error):
             raise
-        raise ServerError(f"the Prefect server at {os.environ.get('PREFECT_API_URL')} does not answer: {cause}",
+        said = f"does not answer: {cause}" if isinstance(cause, httpx.TransportError) else \
+            f"answers {cause.response.status_code} {cause.response.reason_phrase}"
+        raise ServerError(f"the Prefect server at {os.environ.get('PREFECT_API_URL')} {said}",
                           hint="the same command resumes; where xc up started the server, do that first") from error
 
 

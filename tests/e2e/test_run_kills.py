@@ -167,7 +167,8 @@ def test_a_prefect_server_that_is_killed_is_named(planted, tmp_path):
         while not published("read")(home):
             assert run.poll() is None
             time.sleep(0.1)
-        next(each for each in psutil.Process(run.pid).children() if "server" in each.cmdline()).kill()
+        next(each for each in psutil.Process(run.pid).children()
+             if "flows.services.prefect_server" in each.cmdline()).kill()
         said = run.communicate(timeout=250)[1].splitlines()
     assert run.returncode == 5
     assert "does not answer" in said[-2] and "the same command resumes" in said[-1]

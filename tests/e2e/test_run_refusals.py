@@ -7,7 +7,9 @@ import shlex
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -82,12 +84,28 @@ def test_a_prefect_server_that_does_not_start_is_named_with_its_log(planted, tmp
     assert "error: Prefect ended with code" in said and f"{home}/logs/prefect-run.log" in said
 
 
-def test_a_prefect_server_that_does_not_answer_is_named(planted, tmp_path):
-    nobody = "http://127.0.0.1:9/api"
-    code, _, said = run_xc("prepare", "--data", str(planted), "--home", str(tmp_path / "home"),
-                           env={**os.environ, "PREFECT_API_URL": nobody})
+class Failing(BaseHTTPRequestHandler):
+    """A server that fails at whatever it is asked, as Prefect's does while its database is locked."""
+
+    def do_GET(self) -> None:
+        self.send_error(503)
+
+    do_POST = do_GET
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.mark.parametrize("what", ["does not answer: ", "answers 503 Service Unavailable"])
+def test_a_prefect_server_that_does_not_answer_or_fails_is_named(planted, tmp_path, what):
+    with HTTPServer(("127.0.0.1", 0), Failing) as failing:
+        threading.Thread(target=failing.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{failing.server_port if '503' in what else 9}/api"
+        code, _, said = run_xc("prepare", "--data", str(planted), "--home", str(tmp_path / "home"), env={
+            **os.environ, "PREFECT_API_URL": address, "PREFECT_CLIENT_MAX_RETRIES": "0"})
+        failing.shutdown()
     assert code == 5, said
-    assert f"error: the Prefect server at {nobody} does not answer: " in said
+    assert f"error: the Prefect server at {address} {what}" in said
     assert said.splitlines()[-1].startswith("hint: the same command resumes"), said
 
 

@@ -51,9 +51,9 @@ def start_prefect(home: Path, port: int = 0) -> tuple[str, subprocess.Popen]:
     port = port or free_port()
     with (home / "log").open("a") as log:
         server = subprocess.Popen(
-            [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)],
-            env={**os.environ, **WITHOUT, "PREFECT_HOME": str(home)}, stdout=log, stderr=subprocess.STDOUT,
-            start_new_session=True)
+            [sys.executable, "-m", "flows.services.prefect_server", "start", "--host", "127.0.0.1", "--port",
+             str(port)], stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+            env={**os.environ, **WITHOUT, "PREFECT_HOME": str(home), "PYTHONPATH": str(Path(__file__).parents[2])})
     try:
         _wait(f"http://127.0.0.1:{port}/api/health", server, home / "log")
     except BaseException:
