@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated
 
 from benchmarks.arguments import parsed_by, run
-from benchmarks.datasets import debian, dictionaries, diseases, icons_emoji, manuals
+from benchmarks.datasets import clipart, debian, dictionaries, diseases, icons_emoji, manuals
 from benchmarks.datasets.building import COLUMNS, RawSet, write
 from benchmarks.datasets.packages import Fetcher
 from tasks.data.sources.writing import refuse_foreign
@@ -29,6 +29,7 @@ SETS: dict[str, Callable[[Fetcher], RawSet]] = {
     "icons": icons_emoji.icons,
     "emoji": icons_emoji.emoji,
     "diseases": diseases.diseases,
+    "clipart": clipart.clipart,
 }
 
 
