@@ -40,7 +40,6 @@ from tasks.registry.resolve import only_model
 from tasks.tracking.mlflow_client import quiet_mlflow
 from tasks.tracking.tracker import Tracker
 
-NOTICE = 1.0            # seconds between /readyz saying that the server stops and stopping
 BACKLOG = 256           # connections that may wait to be accepted
 SPARE = BACKLOG + 100   # file descriptors for those, and to load a second version
 END = 10.0              # seconds that a worker may take to end, beyond those for its last answers
@@ -48,12 +47,12 @@ _log = logging.getLogger("serving")
 
 
 def serve(home: Path, mlflow: str, model: str, *, host: str, port: int, access: Access, wait: bool,
-          feedback: bool, workers: int) -> None:
+          feedback: bool, workers: int, notice: float) -> None:
     """Serve the model that `model` names in the registry until SIGTERM or Ctrl-C; open requests are answered first.
 
     wait: start even if there is no such model yet. feedback: take it, into the journal of the home. workers: processes
-    that answer. Raises ServerError where the address cannot be used, and any error that prevents loading the first
-    version.
+    that answer. notice: seconds between SIGTERM, from which /readyz says that it stops, and accepting no more. Raises
+    ServerError where the address cannot be used, and any error that prevents loading the first version.
     """
     log_to_stderr()
     with listener(host, port) as sock:
@@ -63,17 +62,18 @@ def serve(home: Path, mlflow: str, model: str, *, host: str, port: int, access: 
             what = f"serving {name} version {version}" if version else "no model yet; listening"
             _log.warning("%s on %s", what, address)
 
-        def open_follower(known: str = "") -> AliasFollower:
-            return follower_of(home, mlflow, model or known, wait)
+        def open_known(known: str = "") -> AliasFollower:
+            return open_follower(home, mlflow, model or known, wait)
 
         keeper = FeedbackKeeper(home) if feedback else None
         if workers > 1:
-            _serve_by_workers(sock, workers, open_follower, partial(create_app, access=access, keeper=keeper), ready)
+            _serve_by_workers(sock, workers, open_known, partial(create_app, access=access, keeper=keeper), ready,
+                              notice=notice)
             return
-        follower = open_follower()
+        follower = open_known()
         app, service = create_app(follower, access, keeper)
         limit_connections(service)
-        served, server = follower.current, Server(settings(app, TimeoutProtocol), service)
+        served, server = follower.current, Server(settings(app, TimeoutProtocol), service, notice)
         # From here on a signal counts. uvicorn, too, raises it again at the end, and then the exit code is 0.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, server.handle_exit)
@@ -81,8 +81,9 @@ def serve(home: Path, mlflow: str, model: str, *, host: str, port: int, access: 
         server.run([sock])
 
 
-def _serve_by_workers(sock: socket.socket, count: int, open_follower: Callable[[str], AliasFollower],
-                      make: Callable[..., tuple[Guard, ModelService]], ready: Callable[[str, str], None]) -> None:
+def _serve_by_workers(sock: socket.socket, count: int, open_known: Callable[[str], AliasFollower],
+                      make: Callable[..., tuple[Guard, ModelService]], ready: Callable[[str, str], None], *,
+                      notice: float) -> None:
     """Serve by processes that are forked from this one, in which the libraries are in memory that they share.
 
     Each opens the registry and the version by itself: its files are mapped, and so shared too.
@@ -97,13 +98,13 @@ def _serve_by_workers(sock: socket.socket, count: int, open_follower: Callable[[
 
     with temporary_folder() as counts:
         board = Board(count)
-        worker = Dispatcher(sock, board, partial(_first_ready, board, ready), notice=NOTICE,
+        worker = Dispatcher(sock, board, partial(_first_ready, board, ready), notice=notice,
                             patience=WAIT + REQUEST_SECONDS + END).run()
         if worker is None:    # the server has ended
             return
         torch.set_num_threads(max(1, torch.get_num_threads() // count))
         peers = BoardPeers(board, worker.number)
-        follower = open_follower(board.model)    # one that is started again serves it, whatever was registered since
+        follower = open_known(board.model)    # one that is started again serves it, whatever was registered since
         app, service = make(follower, metrics=partial(SummedMetrics, peers=peers, folder=counts), peers=peers)
         room = limit_connections(service)
         balanced = settings(ConnectionBalancer(app, peers), WorkerProtocol)
@@ -129,7 +130,7 @@ def _first_ready(board: Board, ready: Callable[[str, str], None]) -> None:
     ready(*(status.name, status.version) if status else ("", ""))
 
 
-def follower_of(home: Path, mlflow: str, model: str, wait: bool) -> AliasFollower:
+def open_follower(home: Path, mlflow: str, model: str, wait: bool) -> AliasFollower:
     """Return what follows a model's alias, with a version loaded; this process reads no pickle from then on.
 
     Raises what prevents loading it, unless the server may wait for a model; UsageError where there are several, and
@@ -168,11 +169,14 @@ def settings(app: ASGIApp, protocol: type[TimeoutProtocol]) -> uvicorn.Config:
 
 
 class Server(uvicorn.Server):
-    """A uvicorn server that announces its stop on /readyz, so that a load balancer sends no more requests."""
+    """A uvicorn server that announces its stop on /readyz, so that a load balancer sends no more requests.
 
-    def __init__(self, config: uvicorn.Config, service: ModelService) -> None:
+    notice: seconds between that and accepting no more.
+    """
+
+    def __init__(self, config: uvicorn.Config, service: ModelService, notice: float) -> None:
         super().__init__(config)
-        self.service, self.stop_at = service, float("inf")
+        self.service, self.notice, self.stop_at = service, notice, float("inf")
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start to listen."""
@@ -180,9 +184,9 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Start to stop: after NOTICE seconds at SIGTERM, at once at Ctrl-C or the second signal."""
+        """Start to stop: after `notice` seconds at SIGTERM, at once at Ctrl-C or the second signal."""
         if sig == signal.SIGTERM and not self.service.draining:
-            self.service.draining, self.stop_at = True, time.monotonic() + NOTICE
+            self.service.draining, self.stop_at = True, time.monotonic() + self.notice
             self._captured_signals.append(sig)
         else:
             super().handle_exit(sig, frame)

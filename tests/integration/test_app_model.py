@@ -91,11 +91,11 @@ def test_a_password_in_the_address_of_mlflow_is_used_and_not_shown(up, monkeypat
 
 def test_a_server_waits_for_a_first_model_and_not_for_one_of_several_to_go(models, monkeypatch):
     monkeypatch.setattr(server, "forbid_pickle", lambda: None)
-    assert server.follower_of(models.home, "", "", wait=True).current.name == "xc"
+    assert server.open_follower(models.home, "", "", wait=True).current.name == "xc"
     register(models, "another")
     with pytest.raises(UsageError, match="there are 2 models"):
-        server.follower_of(models.home, "", "", wait=True)
-    assert server.follower_of(models.home, "", "xd", wait=True).fault == "no model 'xd'; known: another, xc"
+        server.open_follower(models.home, "", "", wait=True)
+    assert server.open_follower(models.home, "", "xd", wait=True).fault == "no model 'xd'; known: another, xc"
 
 
 def test_workers_that_are_started_again_serve_the_model_of_before(models):
@@ -110,7 +110,7 @@ def test_workers_that_are_started_again_serve_the_model_of_before(models):
 
 def test_why_nothing_answers_is_told_at_model_and_to_nobody_without_the_token(models, monkeypatch):
     monkeypatch.setattr(server, "forbid_pickle", lambda: None)
-    app, _ = create_app(server.follower_of(models.home, "", "xd", wait=True), Access(token="a token"), None)
+    app, _ = create_app(server.open_follower(models.home, "", "xd", wait=True), Access(token="a token"), None)
     client = TestClient(app, base_url="http://localhost")
     assert client.get("/model").status_code == 401
     answer = client.get("/model", headers={"Authorization": "Bearer a token"})

@@ -24,7 +24,7 @@ from serving.server import Shortage, listener, serve, temporary_folder
 from tasks.core.devices import port_holder
 from tests.conftest import ROOT
 from tests.support.forked import kill_group, run_xc, start_xc
-from tests.support.running_server import Running, ServedModels, ready, running, within
+from tests.support.running_server import NOTICE, Running, ServedModels, ready, running, within
 
 TOKEN = "a-token-of-32-characters-or-more"
 
@@ -138,17 +138,17 @@ def test_it_says_one_line_and_nothing_of_what_is_asked(models):
 
 @pytest.mark.parametrize(("number", "notice"), [(signal.SIGTERM, True), (signal.SIGINT, False)])
 def test_what_was_asked_is_answered_before_the_end(models, number, notice):
-    with running(models.home) as server:
+    with running(models.home, "--notice", str(NOTICE) if notice else "60") as server:
         body = {"texts": ["an oak of the forest"] * 256, "k": 100}
         statuses: list[int] = []
         crowd = [threading.Thread(target=lambda: statuses.append(server.ask("/predict", body).status))
                  for _ in range(3)]
         for thread in crowd:
             thread.start()
-        time.sleep(0.15)
+        assert within(60, lambda: server.asked() + len(statuses) >= 3)
         server.process.send_signal(number)
         if notice:    # it says so while it still answers
-            time.sleep(0.2)
+            assert within(NOTICE, lambda: server.ask("/readyz").status == 503)
             reply = server.ask("/readyz")
             assert (reply.status, reply.json()["code"]) == (503, "draining") and reply.headers["retry-after"]
             assert server.ask("/healthz").status == 200 and server.fine()
@@ -168,13 +168,14 @@ def test_a_signal_counts_as_soon_as_it_says_that_it_serves(tmp_path, monkeypatch
 
     service = SimpleNamespace(draining=False, metrics=SimpleNamespace(refused=None))
     monkeypatch.setattr("serving.server.log_to_stderr", lambda: None)
-    monkeypatch.setattr("serving.server.follower_of", lambda *_: SimpleNamespace(current=None))
+    monkeypatch.setattr("serving.server.open_follower", lambda *_: SimpleNamespace(current=None))
     monkeypatch.setattr("serving.server.create_app", lambda *_: (lifespan, service))
     monkeypatch.setattr("serving.server.limit_connections", lambda _: 0)
     monkeypatch.setattr("serving.server._log", SimpleNamespace(warning=lambda *_: signal.raise_signal(signal.SIGTERM)))
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        serve(tmp_path, "", "", host="127.0.0.1", port=0, access=Access(), wait=True, feedback=False, workers=1)
+        serve(tmp_path, "", "", host="127.0.0.1", port=0, access=Access(), wait=True, feedback=False, workers=1,
+              notice=0.1)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

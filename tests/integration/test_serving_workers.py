@@ -17,7 +17,7 @@ from serving.workers.shared_status import HEARTBEAT_TIMEOUT, Board, BoardPeers, 
 from tests.conftest import ROOT
 from tests.support.forked import run_xc
 from tests.support.long_tests import at_length
-from tests.support.running_server import ServedModels, running, within
+from tests.support.running_server import NOTICE, ServedModels, running, within
 
 TWO = ("--workers", "2")
 
@@ -140,10 +140,11 @@ def test_a_worker_that_keeps_ending_is_started_ever_later_and_shows(models):
             assert within(30, lambda: len(workers(server)) == 2)
             workers(server)[1].kill()
             assert within(20, lambda: server.log.read_text().count("it is started again in") == times)    # noqa: B023
+            if times == 4:    # while it is away, which is .8 s
+                shown = server.ask("/readyz").body, server.ask("/model").json()["fault"]
         pauses = re.findall(r"started again in (\S+) s", server.log.read_text())
         assert pauses == ["0.1", "0.2", "0.4", "0.8"]
-        assert server.ask("/readyz").body == b"degraded"
-        assert server.ask("/model").json()["fault"] == "1 of 2 workers run"
+        assert shown == (b"degraded", "1 of 2 workers run")
         assert server.fine()
 
 
@@ -151,9 +152,9 @@ def test_a_worker_that_stands_still_gets_no_connections(models):
     with running(models.home, *TWO) as server:
         assert within(120, lambda: whole(server))
         workers(server)[0].suspend()
-        time.sleep(HEARTBEAT_TIMEOUT + .5)
+        time.sleep(HEARTBEAT_TIMEOUT + .5)    # one that asks sooner may be given to it
+        assert within(30, lambda: server.ask("/model").json()["fault"] == "1 of 2 workers run")
         assert [server.ask("/healthz").status for _ in range(6)] == [200] * 6
-        assert server.ask("/model").json()["fault"] == "1 of 2 workers run"
         workers(server)[0].resume()
         assert within(20, lambda: whole(server))
 
@@ -201,7 +202,7 @@ def test_damage_shows_whichever_worker_is_asked(models):
     signal.SIGTERM, True, marks=at_length("one gets it, and all get another, here"))])
 def test_what_was_asked_is_answered_before_the_end(models, number, all_of_them):
     """A service manager signals every process of a service, a terminal every one of its foreground."""
-    with running(models.home, *TWO) as server:
+    with running(models.home, *TWO, "--notice", str(NOTICE)) as server:
         assert within(120, lambda: whole(server))
         body = {"texts": ["an oak of the forest"] * 256, "k": 100}
         statuses: list[int] = []
@@ -209,14 +210,13 @@ def test_what_was_asked_is_answered_before_the_end(models, number, all_of_them):
                  for _ in range(6)]
         for thread in crowd:
             thread.start()
-        time.sleep(.15)
+        assert within(60, lambda: server.asked() + len(statuses) >= 6)
         targets = [*workers(server), server.process] if all_of_them else [server.process]
         processes = workers(server)
         for process in targets:
             process.send_signal(number)
         if number == signal.SIGTERM:
-            # at once, since it ends a second later: of slow processors little is left of that second
-            assert within(1, lambda: all(b'"draining"' in server.ask("/readyz").body for _ in range(4))), "both workers"
+            assert within(NOTICE, lambda: all(b'"draining"' in server.ask("/readyz").body for _ in range(4)))    # both
             assert server.fine()
         for thread in crowd:
             thread.join()

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from tasks.core.store import Artifact, digest_of
 from tasks.evaluation.gates import Score
 from tasks.registry.champions import move
@@ -27,6 +29,7 @@ from tests.support.forked import kill_group, start_xc
 from xcmodels.data.corpus import Texts
 
 DIGEST = "d" * 64    # of the data
+NOTICE = 3.0         # seconds before a server stops, in which busy processors too answer what a test asks
 TEXTS = ["an oak of the forest", "ذئب في الجبل", "the <b>sea</b> seal"]
 
 
@@ -113,6 +116,11 @@ class Running:
     def fine(self) -> bool:
         """Return whether a valid request is answered."""
         return len(self.labels("a wolf", k=2)) == 2
+
+    def asked(self) -> int:
+        """Return how many connections this process has to it: requests that are not answered."""
+        return sum(each.status == psutil.CONN_ESTABLISHED and each.raddr.port == self.port
+                   for each in psutil.Process().net_connections("tcp"))
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Send a signal to the server; return its exit code."""
