@@ -57,7 +57,8 @@ def noted_until_it_ends(home: Path) -> Iterator[None]:
         earlier = json.loads(note.read_text())
         # A copy of the home has the note too, and the other home's run may still be running.
         with get_client(sync_client=True) as client, suppress(ObjectNotFound):
-            if earlier.get("home", str(home)) == str(home):
+            # A failed one that is run again in Prefect's page is the present one.
+            if earlier.get("home", str(home)) == str(home) and earlier["id"] != str(flow_run.id):
                 _mark_crashed(client, UUID(earlier["id"]))
     part = note.with_suffix(".part")
     part.write_text(json.dumps({"id": str(flow_run.id), "home": str(home)}))

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 # Test processes share the processors; a second thread of each would wait for one. Set before torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -32,6 +33,9 @@ os.environ.update({
     "GX_ANALYTICS_ENABLED": "false", "HF_HUB_OFFLINE": "1", "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
     "PREFECT_RESULTS_PERSIST_BY_DEFAULT": "false", "NO_COLOR": "1"})
 ROOT = Path(__file__).parent.parent
+# A processor that is busy with other tests makes no example fail.
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -143,7 +143,9 @@ class Started:
         if self.process.poll() is not None:
             ended = ServerError(f"{self.record.title} ended with code {self.process.returncode} as it started: "
                                 f"{last_line(self.log)}", hint=f"its log: {self.log}")
-            raise full_disk(ended, self.log.parent) or ended
+            if full := full_disk(ended, self.log.parent):
+                raise full from ended
+            raise ended
 
 
 def launch(record: Record, home: Path, log: Path, *, follow: bool = False) -> Started:

@@ -1,13 +1,17 @@
 """The rendezvous of machines that train together; addresses and network interfaces of this machine."""
 
+import random
 import socket
 from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
+from pathlib import Path
 
 import psutil
 
 WAIT = 600.0    # seconds for the others to come, as torchrun's rendezvous waits
+LOWEST = 20_000    # of the ports that services get
+TRIES = 20
 
 
 @dataclass(frozen=True)
@@ -29,10 +33,26 @@ class Rendezvous:
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """Return a port that is free now; host: an address of this machine, "" for all of them."""
+    """Return a port that is free now; host: an address of this machine, "" for all of them.
+
+    Where it can, one that the system gives to no program which asks for any, or which connects to another: a service
+    may begin to listen on it seconds later.
+    """
+    own = _own_ports()
+    for port in random.SystemRandom().sample(own, min(TRIES, len(own))):
+        with suppress(OSError), socket.socket() as probe:
+            probe.bind((host, port))
+            return port
     with socket.socket() as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])
+
+
+def _own_ports() -> range:
+    """Return the ports from LOWEST on that are below those which the system gives away."""
+    with suppress(OSError):
+        return range(LOWEST, int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0]))
+    return range(0)
 
 
 def is_here(host: str) -> bool:

@@ -27,7 +27,7 @@ def test_help_imports_little_and_nothing_heavy():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     modules = done.stderr.strip().splitlines()[-1].split(",")
     assert not {name.partition(".")[0] for name in modules} & set(HEAVY)
-    assert len(modules) < 400    # 331 are .3 s of a processor, 69 of them Python's own; the time itself varies twofold
+    assert len(modules) < 400    # 331 take .3 s of a processor; 69 of them are Python's own. The time varies twofold.
     assert "Tag short texts" in done.stdout and "--debug" in done.stdout
 
 

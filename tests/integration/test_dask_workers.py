@@ -46,9 +46,10 @@ def test_workers_are_closed_while_one_that_died_starts_again(monkeypatch):
     from distributed.core import Status
     from distributed.process import AsyncProcess
 
-    start = AsyncProcess.start
+    start, starting = AsyncProcess.start, threading.Event()
 
     async def start_late(process: AsyncProcess) -> None:
+        starting.set()
         await asyncio.sleep(.5)
         await start(process)
 
@@ -56,8 +57,7 @@ def test_workers_are_closed_while_one_that_died_starts_again(monkeypatch):
     (nanny,) = workers.client.cluster.workers.values()
     monkeypatch.setattr(AsyncProcess, "start", start_late)
     os.kill(nanny.pid, signal.SIGKILL)
-    while nanny.process.status != Status.starting:
-        time.sleep(.001)
+    assert starting.wait(60)
     worker = nanny.process
     worker.status = Status.running
     workers.close()

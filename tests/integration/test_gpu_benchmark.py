@@ -89,9 +89,9 @@ def test_a_part_that_fails_or_takes_too_long_keeps_its_rows_and_the_next_runs(tm
         raise RuntimeError("CUDA error: of this sort\nand more")
 
     results = Results(tmp_path, {"device": "none"})
-    for rows in (slow, failing, lambda scale: iter([{"n": 4}])):
+    for rows, seconds in ((slow, 50), (failing, 5000), (lambda scale: iter([{"n": 4}]), 5000)):
         # as by fewer minutes: the part has a share of its seconds
-        results.measure(Part(rows.__name__, "?", 50, rows), scale, lambda seconds: gpu.within(seconds / 100))
+        results.measure(Part(rows.__name__, "?", seconds, rows), scale, lambda seconds: gpu.within(seconds / 100))
     tables = json.loads((tmp_path / "gpu.json").read_text())["tables"]
     assert [table["rows"] for table in tables] == [[{"n": 1}], [{"n": 3}], [{"n": 4}]]
     assert [table["ended"] for table in tables[1:]] == ["RuntimeError: CUDA error: of this sort", "whole"]

@@ -16,18 +16,19 @@ from tests.support.prefect_server import shared_prefect
 AT_ONCE = 8    # clients
 
 
-async def _second_change_between(path, begin) -> int:
-    """Let one transaction change the database after another has read it, which then changes it, too."""
+async def _second_change_between(path, begin, seconds: float) -> int:
+    """Let one transaction change the database after another has read it, which changes it then, or `seconds` later."""
     configuration = AioSqliteConfiguration(connection_url=f"sqlite+aiosqlite:///{path}")
     engine = await configuration.engine()
-    read = anyio.Event()
+    read, changed = anyio.Event(), anyio.Event()
 
-    async def add(wait_for_other: bool) -> None:
+    async def add(after_the_other: bool) -> None:
         async with await configuration.session(engine) as session, begin(configuration, session):
             await session.execute(sa.text("SELECT COUNT(*) FROM runs"))
-            if wait_for_other:
+            if after_the_other:
                 read.set()
-                await anyio.sleep(0.5)
+                with anyio.move_on_after(seconds):
+                    await changed.wait()
             await session.execute(sa.text("INSERT INTO runs VALUES (1)"))
 
     async with engine.begin() as connection:
@@ -36,15 +37,16 @@ async def _second_change_between(path, begin) -> int:
         group.start_soon(add, True)
         await read.wait()
         await add(False)
+        changed.set()
     async with engine.connect() as connection:
         return (await connection.execute(sa.text("SELECT COUNT(*) FROM runs"))).scalar_one()
 
 
 def test_a_transaction_waits_where_prefects_own_is_refused(tmp_path):
     with pytest.raises(ExceptionGroup) as refused:
-        anyio.run(_second_change_between, tmp_path / "own.db", AioSqliteConfiguration.begin_transaction)
+        anyio.run(_second_change_between, tmp_path / "own.db", AioSqliteConfiguration.begin_transaction, 60)
     assert refused.group_contains(OperationalError, match="database is locked")
-    assert anyio.run(_second_change_between, tmp_path / "locked.db", begin_locked) == 2
+    assert anyio.run(_second_change_between, tmp_path / "locked.db", begin_locked, 0.5) == 2
 
 
 def test_runs_that_are_created_at_once_are_created():

@@ -2,7 +2,7 @@
 
 import inspect
 import re
-import time
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
@@ -242,14 +242,20 @@ def test_a_training_that_fails_is_told_before_all_others_are_done(tmp_path, monk
     toy_corpus(tmp_path / "objects" / "packed", queries=60, labels=20, tests=10, validation=10)
     experiments, done = Experiments(tmp_path, labels=10, queries=0, seeds=40, workers=1), []
 
+    class Pool(ThreadPoolExecutor):
+        def shutdown(self, *arguments, **options):
+            given_up.set()
+            super().shutdown(*arguments, **options)
+
     def train(variant, seed, *_):
-        time.sleep(0.05)
         if not seed:
             raise FloatingPointError("the loss is not finite")
+        given_up.wait(60)
         done.append(seed)
         return 0.0
 
-    monkeypatch.setattr(experiments_module, "process_pool", ThreadPoolExecutor)
+    given_up = threading.Event()
+    monkeypatch.setattr(experiments_module, "process_pool", Pool)
     monkeypatch.setattr(experiments_module, "_train", train)
     with pytest.raises(FloatingPointError):
         experiments.train([Variant("ngame")])

@@ -203,11 +203,11 @@ def test_small_pieces_find_the_same(tmp_path):
 @pytest.mark.parametrize("table", good())
 def test_every_kind_has_a_suite(table):
     suite = suite_for(table, dict.fromkeys(references(table), 3))
-    judged = {e.column for e in suite.expectations if hasattr(e, "column")}
-    assert judged == set(SCHEMAS[kind_of(table)].names)
+    checked = {e.column for e in suite.expectations if hasattr(e, "column")}
+    assert checked == set(SCHEMAS[kind_of(table)].names)
 
 
-def test_what_was_judged_is_not_held(tmp_path):
+def test_what_was_checked_is_not_held(tmp_path):
     tables, kept = good(), []
     tables["queries.train"] = [{"id": row, "uid": f"t{row}", "title": f"{row} " + 5000 * "x", "content": ""}
                                for row in range(120)]
@@ -215,4 +215,4 @@ def test_what_was_judged_is_not_held(tmp_path):
     before = pa.total_allocated_bytes()
     results = row_results(Tables(root, Thresholds(piece_rows=20, suite_rows=20)), "queries.train", list(tables), kept)
     assert len(kept) == 6 and all(rule.status == "ok" for rule in results)
-    assert pa.total_allocated_bytes() - before < 3 * 20 * 5000    # of what was judged in 6 parts
+    assert pa.total_allocated_bytes() - before < 3 * 20 * 5000    # of what was checked in 6 parts

@@ -1,6 +1,7 @@
 """Where the machines of a run meet: options, and the environments of torchrun, Slurm and Kubernetes."""
 
 import socket
+from contextlib import ExitStack
 
 import pytest
 from torch.distributed.run import config_from_args, get_args_parser
@@ -8,6 +9,7 @@ from torch.distributed.run import config_from_args, get_args_parser
 from data_contracts.errors import UsageError
 from flows.config import TrainingOptions
 from flows.rendezvous import first_host, rendezvous_of
+from tasks.core import network
 from tasks.core.network import Rendezvous, interface_of, is_here
 from tasks.training.launcher import _environment
 
@@ -100,3 +102,15 @@ def test_the_first_host_of_a_list(names, host):
 def test_this_machine_knows_itself():
     assert is_here("127.0.0.1") and is_here("localhost") and not is_here("192.0.2.1") and not is_here("no-such.invalid")
     assert interface_of("127.0.0.1").startswith("lo") and interface_of("192.0.2.1") == ""
+
+
+def test_a_free_port_is_below_those_that_the_system_gives_away_where_there_are_such(monkeypatch):
+    monkeypatch.setattr(network, "_own_ports", lambda: range(20_000, 20_003))
+    with ExitStack() as taken:
+        for _ in range(3):
+            port = network.free_port()
+            assert port in range(20_000, 20_003)
+            taken.enter_context(socket.create_server(("127.0.0.1", port)))
+        assert network.free_port() not in range(20_000, 20_003)
+    monkeypatch.setattr(network, "_own_ports", lambda: range(0))
+    assert network.free_port()
