@@ -66,12 +66,15 @@ def seconds_needed(scale: Scale, method: Method, corpus: Corpus) -> float:
 def accuracy(trained: TrainedMethod) -> dict[str, float]:
     """Return P and PSP of the validation queries, ranked exactly by the vectors of the last stage.
 
-    As in training, pairs that training shows the other way round do not count, nor labels that no training query has.
+    As in training, pairs that training shows the other way round do not count, nor labels that no training query has;
+    where no query is left, nothing is returned.
     """
     corpus, stage = trained.corpus, trained.method.stages[-1]
     judged = JudgedAnswers.of(corpus)
     places, true_labels = np.divmod(judged.truth, corpus.n_labels)
     validated = np.unique(places)
+    if not len(validated):
+        return {}
     model = read_model(stage, corpus, trained.models[stage.name], trained.vectors).to(device()).eval()
     queries, labels = stage.ranking_vectors(model, corpus, trained.mined[stage.rounds[-1].name],
                                             corpus.validation[validated])

@@ -50,7 +50,8 @@ def gradient_of(corpus, texts, label, w, b):
 def test_labels_are_those_of_enough_texts_and_no_more_than_the_most_frequent(corpus, words, made, monkeypatch):
     counts = counts_of(corpus)
     assert made.labels.tolist() == np.flatnonzero(counts >= LEAST).tolist() and 3 < len(made.labels) < 60
-    monkeypatch.setattr(frequent_training, "MAX_LABELS", (3, 3))
+    monkeypatch.setattr(frequent_training, "MAX_LABELS", 3)
+    monkeypatch.setattr(frequent_training, "MAX_OF_SHORT_TEXTS", 3)
     best = sorted(sorted(range(60), key=lambda label: (-counts[label], label))[:3])
     fewer = train_frequent(words, LEAST, 0)
     assert fewer.labels.tolist() == best
@@ -59,8 +60,9 @@ def test_labels_are_those_of_enough_texts_and_no_more_than_the_most_frequent(cor
 
 def test_of_short_texts_more_labels_are_trained(corpus, words, made, monkeypatch):
     read = words.queries[corpus.training_rows()].nnz
-    for most, passes, wanted in (((2, 99), 1, 2), ((2, 99), 4, 4), ((2, 3), 4, 3), ((2, 99), 99, len(made.labels))):
-        monkeypatch.setattr(frequent_training, "MAX_LABELS", most)
+    monkeypatch.setattr(frequent_training, "MAX_LABELS", 2)
+    for most, passes, wanted in ((99, 1, 2), (99, 4, 4), (3, 4, 3), (99, 99, len(made.labels))):
+        monkeypatch.setattr(frequent_training, "MAX_OF_SHORT_TEXTS", most)
         monkeypatch.setattr(frequent_training, "MAX_READ", passes * read)
         assert len(train_frequent(words, LEAST, 0).labels) == wanted
 

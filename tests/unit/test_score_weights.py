@@ -67,22 +67,22 @@ def test_weights_move_to_what_scores_are_worth():
     assert fitted[0] > fitted[1] > fitted[2] and fitted[0] > 1 > fitted[2]
 
 
-def test_a_stronger_pull_keeps_weights_nearer(monkeypatch):
+def test_a_larger_penalty_keeps_weights_nearer(monkeypatch):
     free = fit_weights(X, ROWS, RELEVANT, GAINS, BEFORE)
-    monkeypatch.setattr(score_weights, "PULL", 10 * score_weights.PULL)
+    monkeypatch.setattr(score_weights, "PENALTY", 10 * score_weights.PENALTY)
     near = fit_weights(X, ROWS, RELEVANT, GAINS, BEFORE)
     assert 0 < np.linalg.norm(near - BEFORE) < np.linalg.norm(free - BEFORE) / 3
 
 
-def test_more_positives_than_a_few_pull_less(monkeypatch):
+def test_of_many_positives_the_penalty_is_smaller(monkeypatch):
     positives = int(RELEVANT.sum())
     held = fit_weights(X, ROWS, RELEVANT, GAINS, BEFORE)
-    monkeypatch.setattr(score_weights, "FEW", positives)
-    assert np.array_equal(fit_weights(X, ROWS, RELEVANT, GAINS, BEFORE), held), "so few are held by PULL itself"
-    monkeypatch.setattr(score_weights, "FEW", positives // 4)
+    monkeypatch.setattr(score_weights, "FULL_UP_TO", positives)
+    assert np.array_equal(fit_weights(X, ROWS, RELEVANT, GAINS, BEFORE), held), "so few are held by PENALTY itself"
+    monkeypatch.setattr(score_weights, "FULL_UP_TO", positives // 4)
     freer = fit_weights(X, ROWS, RELEVANT, GAINS, BEFORE)
-    monkeypatch.setattr(score_weights, "PULL", score_weights.PULL * (positives // 4) / positives)
-    monkeypatch.setattr(score_weights, "FEW", positives)
+    monkeypatch.setattr(score_weights, "PENALTY", score_weights.PENALTY * (positives // 4) / positives)
+    monkeypatch.setattr(score_weights, "FULL_UP_TO", positives)
     assert np.array_equal(fit_weights(X, ROWS, RELEVANT, GAINS, BEFORE), freer)
     assert np.linalg.norm(freer - BEFORE) > 1.5 * np.linalg.norm(held - BEFORE)
 

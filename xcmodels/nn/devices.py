@@ -54,6 +54,6 @@ def fast_products() -> Iterator[None]:
 
 
 def keep_kernels() -> None:
-    """Let oneDNN keep the kernels of a transformer, too, unless the process has multiplied or the user has chosen."""
+    """Let oneDNN keep the kernels of a transformer, too, unless the process has multiplied or has another number."""
     if os.environ.get(_KEPT_KERNELS, _FEW) == _FEW:
         os.environ[_KEPT_KERNELS] = _MANY

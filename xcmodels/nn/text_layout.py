@@ -1,7 +1,7 @@
 """Where the tokens of texts lie when a transformer encodes many of them at once: in shapes that repeat.
 
 Of each shape that it meets anew a GPU has to choose its products and to get memory, and a processor that multiplies
-bf16 has to compile them: a product of 2,048 tokens by MiniLM's weights takes 5 to 15 ms the first time, 1 to 5 later.
+bf16 has to compile them: a product of 2,048 tokens by MiniLM's weights takes 4 to 16 ms the first time, 1 to 5 later.
 """
 
 from bisect import bisect_right

@@ -240,7 +240,6 @@ def load_transformer(source: str) -> Any:
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    keep_kernels()
     name = minilm_folder() if source == MINILM else source
     try:
         # many are stored in half precision, in which Adam's steps of trained weights would be lost, or not be finite
@@ -253,6 +252,7 @@ def load_transformer(source: str) -> Any:
 
 def build_transformer(config: EncoderConfig, idf: np.ndarray) -> Transformer:
     """Build the transformer that `config` names; raise ValueError where the tokenizer has more tokens than it."""
+    keep_kernels()
     model = load_transformer(config.source)
     facts = model.config
     if len(idf) // 2 > facts.vocab_size:

@@ -131,8 +131,7 @@ class Index:
         params = SearchParametersHNSW(efSearch=max(_EF_SEARCH, k)) if self.kind == "hnsw" else None
         scores, ids = self.faiss_index.search(queries, k, params=params)
         if self.kind == "quantised" and (lost := np.flatnonzero(ids[:, -1] < 0)).size:
-            # by a vector of zeros all codes score alike, and faiss finds none
-            scores[lost], ids[lost] = self._search_exact(queries[lost], k, NO_IDS)
+            scores[lost], ids[lost] = 0, np.arange(k)    # by a vector of zeros all score alike, and faiss finds none
         return scores, ids
 
     def _search_exact(self, queries: np.ndarray, k: int, without: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

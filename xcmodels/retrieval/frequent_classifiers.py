@@ -74,9 +74,9 @@ class FrequentClassifiers:
 
     def margins(self, words: TextWords) -> np.ndarray:
         """Return the margins of n texts and all labels, (n, H); the texts keep them, for proposing and for scoring."""
-        if (found := words.kept.get(id(self.weights))) is None:
-            found = words.kept[id(self.weights)] = self._margins(words)
-        return found
+        if id(self.weights) not in words.kept:    # kept with the weights, so that no other array gets their id
+            words.kept[id(self.weights)] = self.weights, self._margins(words)
+        return words.kept[id(self.weights)][1]
 
     def _margins(self, words: TextWords) -> np.ndarray:
         # not by scipy's product, which takes three times as long for one text

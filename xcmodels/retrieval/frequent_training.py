@@ -14,8 +14,9 @@ from xcmodels.data.sorted_ids import isin_sorted, locate
 from xcmodels.retrieval.corpus_words import CorpusWords
 from xcmodels.retrieval.frequent_classifiers import FrequentClassifiers
 
-MAX_LABELS = 256, 2048  # the most frequent ones, so that time does not grow with the number of labels: the first, or
-MAX_READ = 1 << 28      # up to the second while a pass over the texts for each label reads no more words than this
+MAX_LABELS = 256        # the most frequent ones, so that time does not grow with the number of labels
+MAX_OF_SHORT_TEXTS = 2048    # as many instead, while a pass over the texts for each label reads no more words than
+MAX_READ = 1 << 28      # this
 MAX_TEXTS = 1 << 14     # beside a label's own: of more a sample, drawn uniformly, so that time grows no further
 COUNTED_AMONG = 1 << 15    # texts of which a frequent label has `least`; in proportion more where there are more texts
 LEAST_WEIGHT = 0.05     # a word of less is left out: of half of the words, on Debian's packages
@@ -94,8 +95,7 @@ def train_frequent(words: CorpusWords, least: int, seed: int) -> FrequentClassif
     texts = _Texts.of(words.corpus, seed)
     sample = words.queries[texts.sample]
     shared = np.flatnonzero(np.bincount(sample.indices, minlength=sample.shape[1]) > 1)
-    fewest, most = MAX_LABELS
-    most = max(fewest, min(most, MAX_READ // max(sample.nnz, 1)))
+    most = max(MAX_LABELS, min(MAX_OF_SHORT_TEXTS, MAX_READ // max(sample.nnz, 1)))
     labels = texts.frequent_labels(words.corpus, least, most) if len(shared) else np.zeros(0, np.int64)
     features = sp.csr_matrix(sample[:, shared].astype(np.float64))
 

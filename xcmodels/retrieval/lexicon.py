@@ -21,13 +21,13 @@ IDF = "words.idf.npy"
 class TextWords:
     """The words of n texts: text i has `ids[offsets[i]:offsets[i + 1]]`, ascending, and as many weights.
 
-    kept: what has been computed of these texts and is read again, by the id of the array that it depends on.
+    kept: what has been computed of these texts and is read again, by the id of the array that it depends on, with that.
     """
 
     ids: np.ndarray
     weights: np.ndarray
     offsets: np.ndarray    # (n + 1,)
-    kept: dict[int, np.ndarray] = field(default_factory=dict, compare=False)
+    kept: dict[int, tuple[Any, np.ndarray]] = field(default_factory=dict, compare=False)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

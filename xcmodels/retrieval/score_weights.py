@@ -1,13 +1,13 @@
-"""Weights of the scores that a fusion sums, fitted on validation queries and held near those it has without.
+"""Weights of the scores that a fusion sums, fitted on validation queries and kept near those it has without.
 
 What a score is worth differs between data sets, and few validation queries do not say much of it: the more positives
-they have, the less the weights are held.
+they have, the smaller the penalty on moving away.
 """
 
 import numpy as np
 
-PULL = 0.1           # L2 penalty towards the weights before,
-FEW = 1000           # where no more positives are fitted; of n positives the penalty is FEW / n of it
+PENALTY = 0.1        # on squared distances from the weights before the fit
+FULL_UP_TO = 1000    # positives; of n, which are more, the penalty is FULL_UP_TO / n of PENALTY
 SCALES = 0.1, 50.0   # of the softmax's logits over the weighted sum, between which it is found
 
 
@@ -44,22 +44,22 @@ class DecoupledSoftmax:
 
 def fit_weights(scores: np.ndarray, rows: np.ndarray, relevant: np.ndarray, gains: np.ndarray,
                 before: np.ndarray) -> np.ndarray:
-    """Return weights (n,) of n scores that minimise `DecoupledSoftmax` + pull ||weights - before||^2.
+    """Return weights (n,) of n scores that minimise `DecoupledSoftmax` + penalty ||weights - before||^2.
 
-    The pull is PULL, and less of more than FEW positives, as the evidence of each counts against it. The scale of the
+    The penalty is less of more than FULL_UP_TO positives, as the evidence of each counts against it. The scale of the
     logits is that which suits the weights `before`, so that only their proportions are fitted.
     """
     from scipy.optimize import minimize, minimize_scalar
 
     if not relevant.any():
         return before
-    loss, pull = DecoupledSoftmax(scores, rows, relevant, gains), PULL * min(1, FEW / relevant.sum())
+    loss, penalty = DecoupledSoftmax(scores, rows, relevant, gains), PENALTY * min(1, FULL_UP_TO / relevant.sum())
     scale = minimize_scalar(lambda scale: loss(scale * before)[0], bounds=SCALES, method="bounded").x
 
     def penalised(weights: np.ndarray) -> tuple[float, np.ndarray]:
         value, gradient = loss(scale * weights)
         moved = weights - before
-        return value + pull * float((moved * moved).sum()), scale * gradient + 2 * pull * moved
+        return value + penalty * float((moved * moved).sum()), scale * gradient + 2 * penalty * moved
 
     found: np.ndarray = minimize(penalised, before, jac=True, method="L-BFGS-B").x
     return found

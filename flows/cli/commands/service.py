@@ -98,7 +98,7 @@ def _setup(home: Path, user: str, name: str, *, ports: Ports, mlflow: str, worke
         raise UsageError(f"--name must be of letters, digits, - and _, got {name!r}")
     prefect = os.environ.get("PREFECT_API_URL", "")
     ports.check(prefect=prefect, mlflow=mlflow)
-    home = home.resolve() if ".." in home.parts else home.absolute()    # which systemd takes in no path
+    home = home.resolve() if ".." in home.parts else home.absolute()    # systemd takes no path with .. in it
     if not home.is_dir():
         raise UsageError(f"there is no {home}", hint="create it first, for the user that is to own it: sudo install "
                                                      f"-d -m 700 -o {user or 'USER'} {shlex.quote(str(home))}")
