@@ -98,7 +98,6 @@ def test_interrupt_saves_and_the_same_command_resumes(whole, planted, xc, tmp_pa
         return began[-1] - began[0] > 1.0      # inside the first round
 
     assert kill_when(planted, home, training, signal.SIGINT, **long) == 130
-    assert time.monotonic() - began[-1] < 45    # 5 s where nothing else runs
     saved = list(home.glob("scratch/*/steps/*.safetensors"))
     assert len(saved) == 1
     code, _, said = xc("train", "--data", str(planted), "--preset", "cpu-learned", "--home", str(home), "--workers",

@@ -8,7 +8,6 @@ import re
 import shlex
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -291,8 +290,6 @@ def test_a_broken_pipe_that_is_not_its_output_is_a_failure(cli, monkeypatch):
 
 
 def test_no_server_at_the_address(xc, planted, tmp_path):
-    began = time.monotonic()
     code, _, err = xc("prepare", "--data", str(planted), "--home", str(tmp_path / "home"), "--preset", "cpu-learned",
                       "--dask", "tcp://127.0.0.1:9")
     assert code == 5 and "no Dask scheduler answers at tcp://127.0.0.1:9" in err
-    assert time.monotonic() - began < 60

