@@ -26,6 +26,8 @@ from xcmodels.data.sorted_ids import unique
 from xcmodels.data.text import shown
 from xcmodels.data.tokens import Tokenizer
 
+LARGEST = 0.2    # share of the validation split that one text or one group may have where there are others
+
 
 def pack(config: PrepareConfig, facts: dict, seed: int, context: StepContext) -> None:
     """Write the arrays that training maps (`xcmodels.data.corpus`), on Dask; no two jobs write the same file."""
@@ -182,8 +184,9 @@ def _validation(out: Path, groups: np.ndarray, config: PrepareConfig, seed: int)
     """Return the rows held out for validation, sorted: a seeded draw among the queries with a positive.
 
     groups (n,): the number of each query's group, -1 for none. All rows that one text or one group binds are held out
-    or none, as test texts are new to training, too. Only where each of these sets has more rows than are to be held
-    out, some of its rows are.
+    or none, as test texts are new to training, too. Sets with more than LARGEST of the rows to hold out are only
+    taken where smaller ones do not suffice: a single one of them would be what validation says. Only where each set has
+    more rows than are to be held out, some of its rows are.
     At least one query is held out, and at least one is left to train on; a single labelled query is left to train on.
     """
     rows = np.flatnonzero(Ragged.load(out, "positives.train").lengths[:len(groups)] > 0)
@@ -193,7 +196,9 @@ def _validation(out: Path, groups: np.ndarray, config: PrepareConfig, seed: int)
     _, first, component, sizes = np.unique(components(text, groups[rows])[order], return_index=True,
                                            return_inverse=True, return_counts=True)
     held, left = np.zeros(len(first), dtype=bool), count
-    for drawn in np.argsort(first).tolist():    # in the order of the draw, while they fit
+    drawn_order = np.argsort(first)
+    large = sizes[drawn_order] > max(1, LARGEST * count)
+    for drawn in [*drawn_order[~large], *drawn_order[large]]:    # in the order of the draw, while they fit
         if sizes[drawn] <= left:
             held[drawn] = True
             left -= sizes[drawn]
