@@ -122,7 +122,7 @@ def damaged(path: Path | str, what: str) -> DamagedArtifact:
     return DamagedArtifact(f"{path} {what}", hint="run the same command again: it is not used, but built anew")
 
 
-def newer(path: Path) -> ProjectError:
+def newer(path: Path | str) -> ProjectError:
     """Return the error for a file of a later format than this program knows."""
     return ProjectError(f"{path} was made by a newer version of xcflow",
                         hint="update the checkout that xcflow is installed from, then: make check")

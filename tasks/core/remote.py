@@ -1,16 +1,18 @@
 """Folders at addresses of other file systems (s3://, gs://, ...), through fsspec, with errors that name the remedy."""
 
+import errno
 import os
 import re
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from data_contracts.errors import ProjectError, ServerError, UsageError
-from tasks.core.files import NO_SPACE, link, put_file
+from tasks.core.files import NO_SPACE, link, put_file, remove
 
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.:-]*)://(.*)", re.DOTALL)
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}    # protocol -> the extra of xcflow that reads it
@@ -71,8 +73,8 @@ class FileVersion:
 class Remote:
     """A folder at an address. Every method raises ServerError where the address cannot be used.
 
-    Small files are replaced as a whole or not at all in an object store and in a folder of this machine (file://);
-    elsewhere a reader may meet a part of one.
+    Files that are written are replaced as a whole or not at all in an object store and in a folder of this machine
+    (file://); elsewhere a reader may meet a part of one. In such a folder what is no file is as one that is not there.
     """
 
     address: str
@@ -128,6 +130,8 @@ class Remote:
         """Return the content of a small file; None where there is none."""
         files, root = self._opened
         with self._as_server_errors():
+            if (folder := local_path(self.address)) is not None and not (folder / name).is_file():
+                return None    # a pipe would be waited for
             try:
                 return bytes(files.cat_file(f"{root}/{name}"))
             except FileNotFoundError:
@@ -137,9 +141,10 @@ class Remote:
         """Write a small file; without `replace`, only where there is none, and return whether there was none."""
         files, root = self._opened
         with self._as_server_errors():
-            self._make_folders(name)
             if (folder := local_path(self.address)) is not None:
+                _make_way(folder, name, links=True)
                 return put_file(data, folder / name, os.replace if replace else link, mode=0o666)
+            self._make_folders(name)
             try:
                 files.pipe_file(f"{root}/{name}", data, mode="overwrite" if replace else "create")
             except FileExistsError:
@@ -156,6 +161,16 @@ class Remote:
         """Copy files of a local folder below `prefix`, several at a time."""
         files, root = self._opened
         with self._as_server_errors():
+            if (place := local_path(self.address)) is not None:
+                for name in names:
+                    _make_way(place, f"{prefix}/{name}", links=False)
+                    part = (target := place / prefix / name).with_name(f".{uuid.uuid4().hex}.part")
+                    try:
+                        files.put_file(str(folder / name), str(part))
+                        os.replace(part, target)
+                    finally:
+                        remove(part)
+                return
             self._make_folders(*(f"{prefix}/{name}" for name in names))
             files.put([str(folder / name) for name in names], [f"{root}/{prefix}/{name}" for name in names])
 
@@ -163,6 +178,10 @@ class Remote:
         """Copy files, by name, to local paths whose folders exist; a missing one raises FileNotFoundError."""
         files, root = self._opened
         with self._as_server_errors(missing=False, full=False):
+            if (folder := local_path(self.address)) is not None:
+                for name in wanted:
+                    if not (folder / name).is_file():    # a device would be read without end
+                        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder / name))
             files.get([f"{root}/{name}" for name in wanted], [str(path) for path in wanted.values()])
 
     def _make_folders(self, *names: str) -> None:
@@ -194,11 +213,36 @@ class Remote:
                                   hint="free space there, or raise its quota; the same command resumes") from error
             why = without_secrets(" ".join(str(error).split()))[:200] or type(error).__name__
             refused = isinstance(error, PermissionError) or "credential" in f"{type(error).__name__} {why}".lower()
-            raise ServerError(
-                f"{self.address} {'refuses access' if refused else 'cannot be used'}: {why}",
-                hint="give credentials as the store's own tools take them: AWS_PROFILE, AWS_ACCESS_KEY_ID, ..."
-                if refused else "check the network and the endpoint (AWS_ENDPOINT_URL); the same command resumes",
-            ) from error
+            if local_path(self.address) is not None:
+                hint = "give this user the right to read and write there, or see to that disk"
+            elif refused:
+                hint = "give credentials as the store's own tools take them: AWS_PROFILE, AWS_ACCESS_KEY_ID, ..."
+            else:
+                hint = "check the network and the endpoint (AWS_ENDPOINT_URL)"
+            raise ServerError(f"{self.address} {'refuses access' if refused else 'cannot be used'}: {why}",
+                              hint=hint if refused else f"{hint}; the same command resumes") from error
+
+
+def _make_way(folder: Path, name: str, *, links: bool) -> None:
+    """Make the folders of a file that is to be written, and move aside what is in the place of one of them or of it.
+
+    links: a link to a folder is followed. If not, one directly in `folder` is all the same, as it is its owner's: to
+    another disk, say. Further down it would have files written wherever somebody else chose.
+    """
+    *parents, last = PurePosixPath(name).parts
+    for depth, part in enumerate(parents):
+        folder /= part
+        if os.path.lexists(folder) and not (folder.is_dir() and (links or depth == 0 or not folder.is_symlink())):
+            _set_aside(folder)
+        os.makedirs(folder, exist_ok=True)
+    os.makedirs(folder, exist_ok=True)    # where the file has no other
+    if (folder / last).is_dir() or (folder / last).is_symlink():
+        _set_aside(folder / last)
+
+
+def _set_aside(path: Path) -> None:
+    with suppress(FileNotFoundError):    # another process has done so
+        os.rename(path, path.with_name(f".{uuid.uuid4().hex}.damaged"))
 
 
 def _version(entry: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ or its ref is not there yet, and what is read is compared with the sha256 that i
 stays the place of work: what is fetched becomes an object of it.
 """
 
+import hashlib
 import json
 import os
 import uuid
@@ -51,7 +52,7 @@ class SharedStore(Store):
         if not form:    # none, or one that another process is writing
             self.remote.write("FORMAT", f"{VERSION}\n".encode())
         elif not form.strip().isdigit() or int(form) > VERSION:
-            raise newer(Path(f"{self.remote.address}/FORMAT"))
+            raise newer(f"{self.remote.address}/FORMAT")
 
     def find_unfetched(self, key: str) -> Artifact | None:
         """Return the artifact of step `key`, which HOME or the address has; files of it may not be here."""
@@ -122,7 +123,11 @@ class SharedStore(Store):
             try:
                 if not os.path.lexists(self.home / artifact.path):
                     folder.mkdir(0o700, parents=True)
-                    write_file(folder / MANIFEST, self.remote.read(f"{artifact.path}/{MANIFEST}") or b"")
+                    data = self.remote.read(f"{artifact.path}/{MANIFEST}")
+                    if data is None or hashlib.sha256(data).hexdigest() != digest:
+                        raise damaged(f"{self.remote.address}/{artifact.path}/{MANIFEST}",
+                                      "is missing" if data is None else "is not the one that was published")
+                    write_file(folder / MANIFEST, data)
                     manifest, files = read_manifest(folder)
                     write_file(folder / REMOVED, b"" if manifest["kind"] in ON_DEMAND else UNFETCHED)
                     if manifest["key"] != key or not all(map(_safe, files)):
