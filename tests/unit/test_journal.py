@@ -128,3 +128,22 @@ def test_a_decision_is_kept_though_the_journal_is_moved_away_before_it_is_writte
     written.set()
     other.join()
     assert {each.text for each in journal.read()} == {"ours", "theirs"}
+
+
+@pytest.mark.parametrize("later", [1, 3, 8])
+def test_a_training_after_an_unfinished_one_reads_all_of_a_journal_that_took_the_place_of_its_own(later, tmp_path):
+    """Also of one that has grown longer meanwhile; put back, the earlier one is what the training began with."""
+    journal = FeedbackJournal(tmp_path, "m")
+    journal.append([Feedback(f"old {number}", ["a"]) for number in range(3)])
+    assert len(journal.begin()) == 3    # and is killed
+    journal.append([Feedback("later", ["a"])])
+    journal.path.rename(away := journal.path.with_name("away"))
+    journal.append([Feedback(f"new {number}", ["a"]) for number in range(later)])
+    assert journal.begun() is None
+    away.replace(journal.path.with_name("back"))
+    new = journal.path.read_bytes()
+    journal.path.with_name("back").replace(journal.path)
+    assert journal.begun() == 3
+    journal.path.write_bytes(new)
+    assert [each.text for each in journal.begin()] == [f"new {number}" for number in range(later)]
+    assert journal.begun() == later

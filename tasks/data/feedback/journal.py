@@ -5,6 +5,7 @@ next that is written.
 """
 
 import fcntl
+import hashlib
 import json
 import os
 from collections.abc import Sequence
@@ -42,7 +43,7 @@ class FeedbackJournal:
 
     def __init__(self, home: Path, name: str) -> None:
         self.path = home / "feedback" / f"{name}.jsonl"
-        self._mark = self.path.with_suffix(".begun")    # how many lines an unfinished training reads
+        self._mark = self.path.with_suffix(".begun")    # how many lines an unfinished training reads, and their sha256
 
     def append(self, feedback: Sequence[Feedback]) -> None:
         """Append feedback, which is on the disk when this returns; raise OSError where it does not take it."""
@@ -79,11 +80,13 @@ class FeedbackJournal:
         return out
 
     def begun(self) -> int | None:
-        """Return how many lines an unfinished training reads; None where there is none."""
+        """Return how many lines an unfinished training reads; None where there is none, or they were moved away."""
         try:
-            return int(self._mark.read_text())
+            lines, *digest = self._mark.read_text().split()
+            begun = int(lines)
         except (OSError, ValueError):
             return None
+        return begun if digest in ([], [self._digest(begun)]) else None    # earlier versions noted no digest
 
     def begin(self) -> list[Feedback]:
         """Return what a training learns from: as much as an unfinished one did, else all, which is marked for it.
@@ -94,8 +97,14 @@ class FeedbackJournal:
         feedback = self.read(begun)
         if feedback and begun != len(feedback):    # also where an earlier journal was moved away
             remove(part := self._mark.with_suffix(".new"))    # of a run that was killed as it wrote
-            put_file(f"{len(feedback)}\n".encode(), self._mark, os.replace, part)
+            mark = f"{len(feedback)} {self._digest(len(feedback))}\n"
+            put_file(mark.encode(), self._mark, os.replace, part)
         return feedback
+
+    def _digest(self, lines: int) -> str:
+        """Return the sha256 of the first lines: those of another journal in its place are others."""
+        data = self.path.read_bytes() if self.path.exists() else b""
+        return hashlib.sha256(b"\n".join(data.split(b"\n")[:-1][:lines])).hexdigest()
 
     def end(self) -> None:
         """Let the next training read all feedback."""
