@@ -86,7 +86,7 @@ class FeedbackJournal:
             begun = int(lines)
         except (OSError, ValueError):
             return None
-        return begun if digest in ([], [self._digest(begun)]) else None    # earlier versions noted no digest
+        return begun if digest == [self._digest(begun)] else None
 
     def begin(self) -> list[Feedback]:
         """Return what a training learns from: as much as an unfinished one did, else all, which is marked for it.
