@@ -53,6 +53,7 @@ def refused(home, *words):
     (("--token-file", "SHORT"), 2, "is not 16 or more plain characters"),
     (("--token-file", "/nowhere/token"), 2, "/nowhere/token cannot be read: No such file"),
     (("--port", "123456"), 2, "--port must be from 0 to 65535, got 123456"),
+    (("--notice", "-1"), 2, "--notice must be from 0 to 600 seconds, got -1"),
     (("--host", "192.0.2.1", "--token-file", "TOKEN", "--allow-host", "x"), 5, "cannot listen on 192.0.2.1:8000"),
     (("--model", "xc@champoin", "--port", "0"), 2, "did you mean 'champion'"),
     (("--model", "xd", "--port", "0"), 2, "no model 'xd'; known: xc"),
