@@ -62,15 +62,15 @@ def serve(home: Path, mlflow: str, model: str, *, host: str, port: int, access: 
             what = f"serving {name} version {version}" if version else "no model yet; listening"
             _log.warning("%s on %s", what, address)
 
-        def open_known(known: str = "") -> AliasFollower:
+        def follow_model(known: str = "") -> AliasFollower:
             return open_follower(home, mlflow, model or known, wait)
 
         keeper = FeedbackKeeper(home) if feedback else None
         if workers > 1:
-            _serve_by_workers(sock, workers, open_known, partial(create_app, access=access, keeper=keeper), ready,
+            _serve_by_workers(sock, workers, follow_model, partial(create_app, access=access, keeper=keeper), ready,
                               notice=notice)
             return
-        follower = open_known()
+        follower = follow_model()
         app, service = create_app(follower, access, keeper)
         limit_connections(service)
         served, server = follower.current, Server(settings(app, TimeoutProtocol), service, notice)
@@ -81,7 +81,7 @@ def serve(home: Path, mlflow: str, model: str, *, host: str, port: int, access: 
         server.run([sock])
 
 
-def _serve_by_workers(sock: socket.socket, count: int, open_known: Callable[[str], AliasFollower],
+def _serve_by_workers(sock: socket.socket, count: int, follow_model: Callable[[str], AliasFollower],
                       make: Callable[..., tuple[Guard, ModelService]], ready: Callable[[str, str], None], *,
                       notice: float) -> None:
     """Serve by processes that are forked from this one, in which the libraries are in memory that they share.
@@ -104,7 +104,7 @@ def _serve_by_workers(sock: socket.socket, count: int, open_known: Callable[[str
             return
         torch.set_num_threads(max(1, torch.get_num_threads() // count))
         peers = BoardPeers(board, worker.number)
-        follower = open_known(board.model)    # one that is started again serves it, whatever was registered since
+        follower = follow_model(board.model)    # one that is started again serves it, whatever was registered since
         app, service = make(follower, metrics=partial(SummedMetrics, peers=peers, folder=counts), peers=peers)
         room = limit_connections(service)
         balanced = settings(ConnectionBalancer(app, peers), WorkerProtocol)

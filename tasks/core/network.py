@@ -40,19 +40,31 @@ def free_port(host: str = "127.0.0.1") -> int:
     """
     own = _own_ports()
     for port in random.SystemRandom().sample(own, min(TRIES, len(own))):
-        with suppress(OSError), socket.socket() as probe:
-            probe.bind((host, port))
+        if is_free(port, host):
             return port
     with socket.socket() as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])
 
 
+def is_free(port: int, host: str = "127.0.0.1") -> bool:
+    """Return whether a program could listen on a port now."""
+    with suppress(OSError), socket.socket() as probe:
+        probe.bind((host, port))
+        return True
+    return False
+
+
+def lowest_of_system() -> int:
+    """Return the lowest port that the system gives away by itself; 0 where it does not say."""
+    with suppress(OSError):
+        return int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    return 0
+
+
 def _own_ports() -> range:
     """Return the ports from LOWEST on that are below those which the system gives away."""
-    with suppress(OSError):
-        return range(LOWEST, int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0]))
-    return range(0)
+    return range(LOWEST, lowest_of_system())
 
 
 def is_here(host: str) -> bool:

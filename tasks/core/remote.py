@@ -158,7 +158,7 @@ class Remote:
             files.rm_file(f"{root}/{name}")
 
     def upload(self, folder: Path, prefix: str, names: Sequence[str]) -> None:
-        """Copy files of a local folder below `prefix`, several at a time."""
+        """Copy files of a local folder below `prefix`; to another machine several at a time."""
         files, root = self._opened
         with self._as_server_errors():
             if (place := local_path(self.address)) is not None:

@@ -196,9 +196,8 @@ def _validation(out: Path, groups: np.ndarray, config: PrepareConfig, seed: int)
     _, first, component, sizes = np.unique(components(text, groups[rows])[order], return_index=True,
                                            return_inverse=True, return_counts=True)
     held, left = np.zeros(len(first), dtype=bool), count
-    drawn_order = np.argsort(first)
-    large = sizes[drawn_order] > max(1, LARGEST * count)
-    for drawn in [*drawn_order[~large], *drawn_order[large]]:    # in the order of the draw, while they fit
+    large = sizes > max(1, LARGEST * count)
+    for drawn in np.lexsort((first, large)).tolist():    # in the order of the draw, large ones last, while they fit
         if sizes[drawn] <= left:
             held[drawn] = True
             left -= sizes[drawn]

@@ -2,17 +2,13 @@
 
 import os
 import random
-import socket
-from contextlib import suppress
 from itertools import count, islice
-from pathlib import Path
 
 from tasks.core import network
 
 LOWEST, SHARE = 10_000, 2_000    # a test process's share of ports: no two processes of a run try the same
 _worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])
 _first = LOWEST + _worker * SHARE
-_lowest_of_system = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
 _numbers = count(random.randrange(SHARE))    # another run of the tests may be under way here
 
 
@@ -21,19 +17,12 @@ def free_ports(wanted: int) -> list[int]:
 
     A server may start on one long after: a port that the system itself chose would have been free for others till then.
     """
-    if _first + SHARE > _lowest_of_system:    # a container may leave no such ports
+    if _first + SHARE > network.lowest_of_system():    # a container may leave no such ports
         return [network.free_port() for _ in range(wanted)]
     tried = (_first + number % SHARE for number in islice(_numbers, SHARE))
-    return list(islice(filter(_is_free, tried), wanted))
+    return list(islice(filter(network.is_free, tried), wanted))
 
 
 def free_port() -> int:
     """Return one such port."""
     return free_ports(1)[0]
-
-
-def _is_free(port: int) -> bool:
-    with suppress(OSError), socket.socket() as probe:
-        probe.bind(("127.0.0.1", port))
-        return True
-    return False
