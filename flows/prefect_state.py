@@ -10,6 +10,7 @@ from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import FlowRunFilter, TaskRunFilter
+from prefect.client.schemas.objects import TERMINAL_STATES, StateType
 from prefect.exceptions import ObjectNotFound
 from prefect.runtime import flow_run
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
@@ -75,10 +76,10 @@ def _mark_crashed(client: SyncPrefectClient, run: UUID) -> None:
     subflows = client.read_flow_runs(flow_run_filter=FlowRunFilter.model_validate(
         {"parent_flow_run_id": {"any_": [run]}}))
     runs = [run, *(subflow.id for subflow in subflows)]
-    of_runs = TaskRunFilter.model_validate({"flow_run_id": {"any_": runs}})
-    for task in client.read_task_runs(task_run_filter=of_runs):
-        if task.state is None or not task.state.is_final():
-            client.set_task_run_state(task.id, Crashed(message=KILLED), force=True)
-    for flow in client.read_flow_runs(flow_run_filter=FlowRunFilter.model_validate({"id": {"any_": runs}})):
-        if flow.state is None or not flow.state.is_final():
-            client.set_flow_run_state(flow.id, Crashed(message=KILLED), force=True)
+    unfinished = {"type": {"any_": [kind for kind in StateType if kind not in TERMINAL_STATES]}}    # few; a page is 200
+    of_runs = {"flow_run_id": {"any_": runs}, "state": unfinished}
+    for task in client.read_task_runs(task_run_filter=TaskRunFilter.model_validate(of_runs)):
+        client.set_task_run_state(task.id, Crashed(message=KILLED), force=True)
+    flows = {"id": {"any_": runs}, "state": unfinished}
+    for flow in client.read_flow_runs(flow_run_filter=FlowRunFilter.model_validate(flows)):
+        client.set_flow_run_state(flow.id, Crashed(message=KILLED), force=True)

@@ -8,15 +8,18 @@ import sqlite3
 import subprocess
 import time
 from contextlib import suppress
+from functools import partialmethod
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
-from prefect import flow
+from prefect import flow, task
+from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import FlowRunFilter
-from prefect.states import Failed, Running
+from prefect.client.schemas.sorting import TaskRunSort
+from prefect.states import Completed, Failed, Running
 
 from data_contracts.errors import ServerError
 from flows.prefect_state import noted_until_it_ends
@@ -145,9 +148,17 @@ def test_the_next_run_ends_what_failed_while_the_server_was_down(prefect_server,
     def ends() -> None:
         pass
 
+    @task
+    def step() -> None:
+        pass
+
     with prefect_client() as client:
         states = Running(), Failed(), Running()
         unheard, known, last = (client.create_flow_run(ends, state=state).id for state in states)
+        steps = [client.create_task_run(step, unheard, state.name, state=state).id for state in (Running(), Completed())]
+        # A server answers with the first 200 alone.
+        monkeypatch.setattr(SyncPrefectClient, "read_task_runs", partialmethod(
+            SyncPrefectClient.read_task_runs, limit=1, sort=TaskRunSort.END_TIME_DESC))
         for run in (unheard, known):
             monkeypatch.setattr("flows.prefect_state.flow_run", SimpleNamespace(id=run))
             with pytest.raises(ServerError), noted_until_it_ends(tmp_path):
@@ -157,6 +168,7 @@ def test_the_next_run_ends_what_failed_while_the_server_was_down(prefect_server,
             with suppress(ServerError), noted_until_it_ends(tmp_path):
                 if fails:
                     raise ServerError("the Prefect server does not answer")
+        assert client.read_task_run(steps[0]).state.is_crashed() and client.read_task_run(steps[1]).state.is_completed()
         assert client.read_flow_run(unheard).state.is_crashed() and client.read_flow_run(known).state.is_failed()
         assert client.read_flow_run(last).state.is_running() and not (tmp_path / "run" / "flow-run").exists()
 
