@@ -2,14 +2,12 @@
 
 import errno
 import fcntl
-import glob
 import hashlib
 import os
 import re
 import secrets
 import shutil
 import stat
-import tempfile
 import time
 import uuid
 import weakref
@@ -29,7 +27,6 @@ _REMEDIES = {
     errno.ENOTDIR: "choose a HOME below a folder",
 }
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)    # what a full disk answers, or a user's full share of it
-_TAKEN = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)    # what renaming a folder to a name in use answers
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS)    # what a file system without hard links answers
 FULL = 8_000_000    # free bytes below which a database may fail
 # A full disk in the words of libraries whose errors have no number; the last are NumPy's, of a part of an array.
@@ -78,38 +75,6 @@ def making(folder: Path) -> Iterator[None]:
             raise
         raise UsageError(f"{folder} cannot be made: {error.strerror}",
                          hint="name a folder where you may write") from error
-
-
-@contextmanager
-def new_folder(out: Path) -> Iterator[Path]:
-    """Yield the name of a folder to make in a hidden one beside `out`; it becomes `out` when the block is done.
-
-    What killed calls left there is removed. Raises UsageError where `out` cannot be made, or has been made meanwhile.
-    """
-    parent, prefix = out.absolute().parent, f".{out.absolute().name}."
-    with making(out):
-        parent.mkdir(parents=True, exist_ok=True)
-        for left in parent.glob(f"{glob.escape(prefix)}{'[a-z0-9_]' * 8}.new"):    # as mkdtemp names them
-            with suppress(OSError):    # another user's, say
-                if not held(left):
-                    shutil.rmtree(left)
-        working = Path(tempfile.mkdtemp(prefix=prefix, suffix=".new", dir=parent))
-    with locked(working, fcntl.LOCK_SH):    # so that nobody takes it for one that was left
-        try:
-            yield working / "made"
-            _name_made(working / "made", out)
-        finally:
-            shutil.rmtree(working, ignore_errors=True)
-
-
-def _name_made(made: Path, out: Path) -> None:
-    try:
-        os.rename(made, out)
-    except OSError as error:
-        if error.errno not in _TAKEN:
-            raise
-        raise UsageError(f"{out} has been made by another process meanwhile",
-                         hint="name a new folder, or move that one away") from error
 
 
 def full_disk(error: BaseException, place: Path) -> ProjectError | None:

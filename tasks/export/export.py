@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from data_contracts.errors import UsageError
-from tasks.core.files import explained, new_folder
+from tasks.core.files import explained
+from tasks.core.hidden_folders import new_folder
 from tasks.registry.resolve import find, folder_of
 from tasks.registry.tags import Version
 from tasks.tracking.tracker import Tracker

@@ -13,7 +13,8 @@ from stat import S_ISREG
 from typing import BinaryIO
 
 from data_contracts.errors import DamagedArtifact, UsageError
-from tasks.core.files import explained, file_digest, new_folder
+from tasks.core.files import explained, file_digest
+from tasks.core.hidden_folders import new_folder
 from tasks.core.manifest import MANIFEST
 from tasks.registry.resolve import REGISTER_AGAIN, download, find, model_folder
 from tasks.registry.tags import FILES, Version

@@ -155,7 +155,8 @@ def test_the_next_run_ends_what_failed_while_the_server_was_down(prefect_server,
     with prefect_client() as client:
         states = Running(), Failed(), Running()
         unheard, known, last = (client.create_flow_run(ends, state=state).id for state in states)
-        steps = [client.create_task_run(step, unheard, state.name, state=state).id for state in (Running(), Completed())]
+        running, ended = (client.create_task_run(step, unheard, kind.__name__, state=kind()).id
+                          for kind in (Running, Completed))
         # A server answers with the first 200 alone.
         monkeypatch.setattr(SyncPrefectClient, "read_task_runs", partialmethod(
             SyncPrefectClient.read_task_runs, limit=1, sort=TaskRunSort.END_TIME_DESC))
@@ -168,7 +169,7 @@ def test_the_next_run_ends_what_failed_while_the_server_was_down(prefect_server,
             with suppress(ServerError), noted_until_it_ends(tmp_path):
                 if fails:
                     raise ServerError("the Prefect server does not answer")
-        assert client.read_task_run(steps[0]).state.is_crashed() and client.read_task_run(steps[1]).state.is_completed()
+        assert client.read_task_run(running).state.is_crashed() and client.read_task_run(ended).state.is_completed()
         assert client.read_flow_run(unheard).state.is_crashed() and client.read_flow_run(known).state.is_failed()
         assert client.read_flow_run(last).state.is_running() and not (tmp_path / "run" / "flow-run").exists()
 

@@ -83,7 +83,7 @@ def test_a_disk_without_room_is_not_told_as_a_folder_where_one_may_not_write(tmp
     def refused(**_):
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr("tasks.data.sources.writing.tempfile.mkdtemp", refused)
+    monkeypatch.setattr("tasks.core.hidden_folders.tempfile.mkdtemp", refused)
     with pytest.raises((OSError, UsageError)) as caught, raw_folder(tmp_path / "out", {}):
         pass
     assert type(caught.value) is raised

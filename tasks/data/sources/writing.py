@@ -1,19 +1,16 @@
 """Writing of raw data sets: atomic, and the same bytes for the same content."""
 
-import fcntl
-import glob
 import gzip
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from data_contracts.errors import UsageError
-from tasks.core.files import held, locked, making
+from tasks.core.hidden_folders import end_left, hidden_folder
 from tasks.data.sources.raw import ABOUT
 
 WRITER = "xcflow"
@@ -31,40 +28,30 @@ def raw_folder(out: Path, about: Mapping[str, Any]) -> Iterator[Path]:
     out = Path(os.path.realpath(out))
     recover(out)
     refuse_foreign(out)
-    with making(out):
-        out.parent.mkdir(parents=True, exist_ok=True)
-        working = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".tmp", dir=out.parent))
-    with locked(working, fcntl.LOCK_SH):    # so that nobody takes it for one that was left (`recover`)
-        try:
-            data = working / out.name
-            data.mkdir()  # mkdtemp's folder is private; this one has the usual mode
-            yield data
-            names = sorted(path.name for path in data.iterdir())
-            manifest = {**about, "written_by": WRITER, "files": [*names, ABOUT]}
-            (data / ABOUT).write_text(json.dumps(manifest, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-            refuse_foreign(out)  # hours may have passed
-            if out.exists():
-                # a folder that is not empty is not replaced atomically: for a moment there is none, never half of one
-                os.rename(out, working / _PREVIOUS)
-            os.rename(data, out)
-        finally:    # Ctrl-C or an error between the two, too
-            _put_back(working, out)
+    with hidden_folder(out, _put_back) as hidden:    # Ctrl-C or an error between the two renames, too
+        data = hidden / out.name
+        data.mkdir()  # the hidden folder is private; this one has the usual mode
+        yield data
+        names = sorted(path.name for path in data.iterdir())
+        manifest = {**about, "written_by": WRITER, "files": [*names, ABOUT]}
+        (data / ABOUT).write_text(json.dumps(manifest, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        refuse_foreign(out)  # hours may have passed
+        if out.exists():
+            # a folder that is not empty is not replaced atomically: for a moment there is none, never half of one
+            os.rename(out, hidden / _PREVIOUS)
+        os.rename(data, out)
 
 
 def recover(out: Path) -> None:
     """Put back the data set that a killed import had moved away from `out`, and remove the folders that such left."""
-    out = Path(os.path.realpath(out))
-    for left in out.parent.glob(f".{glob.escape(out.name)}.{'[a-z0-9_]' * 8}.tmp"):    # as mkdtemp names them
-        with suppress(OSError):    # another user's, say
-            if not held(left):
-                _put_back(left, out)
+    end_left(Path(os.path.realpath(out)), _put_back)
 
 
-def _put_back(working: Path, out: Path) -> None:
+def _put_back(hidden: Path, out: Path) -> None:
     """Rename the earlier data set to `out` if there is none, and remove the folder that it was moved to."""
-    if not os.path.lexists(out) and (working / _PREVIOUS).exists():
-        os.rename(working / _PREVIOUS, out)
-    shutil.rmtree(working, ignore_errors=True)
+    if not os.path.lexists(out) and (hidden / _PREVIOUS).exists():
+        os.rename(hidden / _PREVIOUS, out)
+    shutil.rmtree(hidden, ignore_errors=True)
 
 
 def refuse_foreign(out: Path) -> None:
