@@ -37,7 +37,7 @@ from tasks.data.fetch import fetched
 from tasks.data.sources import describe
 from tasks.home_gc import remove_checkpoints
 from tasks.plan import Pipeline, feedback_on, pipeline
-from tasks.run_end import Finished, finish
+from tasks.run_end import Finished, end_feedback, finish, on_record
 from tasks.tracked_run import TrackedRun
 from xcmodels.metrics import FAMILIES, name_of
 
@@ -201,6 +201,7 @@ def run_steps(config: RunConfig, until: Until = "register", patience: float = 0.
             train(runner.title, runner, tracked.note)
             remove_checkpoints(runner.store, runner.pipeline.train, runner.done)
             if until == "train":
+                end_feedback(tracked, on_record(tracked, runner.done))
                 return None
             evaluate(runner.title, runner, tracked.note)
             new = any(not result.reused for result in runner.results.values())
@@ -224,7 +225,8 @@ def open_run(config: RunConfig, until: Until, patience: float) -> Iterator[Runne
           watched() as memory):
         store.sweep()
         data = fetched(config.data, store.home, terminal.line)
-        feedback = feedback_on(config.home, config.name or describe(data).name, begin=until != "prepare") \
+        feedback = feedback_on(config.home, config.name or describe(data).name,
+                               (config.method, config.preset, config.settings), begin=until != "prepare") \
             if config.feedback == "use" else NO_FEEDBACK
         laid_out = pipeline(data, config.method, config.preset, config.settings, feedback, source=config.data)
         tag_this_run(laid_out)

@@ -89,13 +89,14 @@ def resolve_run(data: Path, method: str, preset: str, overrides: dict[str, str])
     return raw, settings
 
 
-def feedback_on(home: Path, name: str, *, begin: bool = False) -> Decisions:
-    """Return the decisions that the next training of a model learns from; begin: it begins now, see `FeedbackJournal`.
+def feedback_on(home: Path, name: str, settings: Sequence[object], *, begin: bool = False) -> Decisions:
+    """Return the decisions that a training of a model by `settings` learns from; see `FeedbackJournal`.
 
-    Raises DamagedArtifact where the journal is damaged.
+    begin: it begins now. Raises DamagedArtifact where the journal is damaged.
     """
-    journal = FeedbackJournal(home, name)
-    return Decisions.of(journal.begin() if begin else journal.read(journal.begun()), f"feedback/{name}.jsonl")
+    journal, training = FeedbackJournal(home, name), digest_of(settings)
+    return Decisions.of(journal.begin(training) if begin else journal.read(journal.begun(training)),
+                        f"feedback/{name}.jsonl")
 
 
 def pipeline(data: Path, method: str, preset: str, overrides: dict[str, str],

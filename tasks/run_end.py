@@ -68,7 +68,7 @@ def finish(run: TrackedRun, done: Mapping[str, Artifact], *, register_it: bool, 
     store, pipeline, tracker = run.store, run.pipeline, run.tracker
     corpus, evaluation = Corpus(store.open(done["pack"])), store.open(done["evaluate"])
     metrics = read_json(evaluation / METRICS_FILE)
-    registered = _register(run, corpus, done, evaluation) if register_it else _on_record(run, done)
+    registered = _register(run, corpus, done, evaluation) if register_it else on_record(run, done)
     facts = _facts(run, corpus, registered, done)
     outcome = verdict(facts) if registered.version else "evaluated, not registered"
     report = store.home / "reports" / f"{pipeline.key[:16]}.html"
@@ -76,8 +76,7 @@ def finish(run: TrackedRun, done: Mapping[str, Artifact], *, register_it: bool, 
     unreported = registered.version and (not registered.reused or _reported(store, report) != of)
     if (rebuild or not report.exists() or unreported) and _report(run, corpus, done, facts, report):
         store.set_ref("reports", report.stem, of)
-    if register_it and run.config.feedback == "use":    # the next training learns from all that was said since
-        FeedbackJournal(store.home, run.name).end()
+    end_feedback(run, registered)
     if contracts := page_of(pipeline.data.name, done["check tables"], store):
         tracker.log_file(contracts, "contracts")
     run.finished = True
@@ -123,12 +122,18 @@ def _register(run: TrackedRun, corpus: Corpus, done: Mapping[str, Artifact], eva
     return RegisteredDecision(**vars(decision), version=registered.version, reused=registered.reused)
 
 
-def _on_record(run: TrackedRun, done: Mapping[str, Artifact]) -> RegisteredDecision:
+def on_record(run: TrackedRun, done: Mapping[str, Artifact]) -> RegisteredDecision:
     """Return the version that holds the retriever already, with what was decided, if there is one."""
     with suppress(ServerError):
         if found := decision_on_record(run.tracker, run.name, done["build retriever"].digest):
             return RegisteredDecision(**vars(found[1]), version=found[0], reused=True)
     return UNREGISTERED
+
+
+def end_feedback(run: TrackedRun, registered: RegisteredDecision) -> None:
+    """Have the next training learn from all that was said, where a version holds what this one has learned."""
+    if registered.version and run.config.feedback == "use":
+        FeedbackJournal(run.store.home, run.name).end()
 
 
 def _facts(run: TrackedRun, corpus: Corpus, registered: RegisteredDecision,

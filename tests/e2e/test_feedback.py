@@ -6,8 +6,9 @@ from pathlib import Path
 from tasks.core.store import Store
 from tasks.data.feedback.journal import Feedback, FeedbackJournal
 from tasks.data.prepare import ADD_FEEDBACK
+from tasks.plan import feedback_on
 from tasks.tracking.tracker import Tracker
-from tests.support.planted import words
+from tests.support.planted import QUICK, words
 from tests.support.run_command import command, copied
 
 SHORTER = {"m1.epochs": "8", "m2.epochs": "2", "m2.refresh_from": "1", "m2.refresh_every": "1"}    # than the first
@@ -20,7 +21,8 @@ def test_the_next_training_learns_what_reviewers_say(whole, planted, xc, tmp_pat
     said = [Feedback(f"zork{number % 40} quux{label}\u2028text {number}", [f"L{label}"], [f"L{other}"])
             for number in range(60) for label, other in [(3, 4) if number % 2 else (17, 18)]]
     journal.append(said)
-    assert len(journal.begin()) == 60    # as a run does that is then killed
+    options = "ngame", "cpu-learned", {**QUICK, **SHORTER}
+    assert len(feedback_on(home, "planted", options, begin=True).items) == 60    # as a run does that is then killed
     journal.append([Feedback(" ".join(words(5)), ["L6"])])
     code, out, told = xc(*command(planted, home, **SHORTER))
     assert code == 0, told
@@ -28,7 +30,14 @@ def test_the_next_training_learns_what_reviewers_say(whole, planted, xc, tmp_pat
     words_of_run = [word for word in command(planted, home, **SHORTER)[1:] if word != "--json"]
     assert journal.begun() is None and xc("prepare", *words_of_run)[0] == 0
     assert journal.begun() is None, "what trains nothing begins no training"
-    assert len(journal.begin()) == 61
+    later = journal.path.read_bytes()
+    journal.path.write_bytes(b"".join(later.splitlines(keepends=True)[:60]))    # nothing more was said yet
+    for part in ("train", "evaluate"):
+        code, _, told = xc(part, *words_of_run)
+        assert code == 0 and "all reused" in told
+        assert journal.begun() is None, "a version holds what was learned of it"
+    journal.path.write_bytes(later)
+    assert len(journal.begin("another's")) == 61
     step = next(manifest for _, manifest in Store(home).steps() if manifest["about"]["step"] == ADD_FEEDBACK)
     assert step["kind"] == "tables"
     with Tracker(home).required() as client:

@@ -255,7 +255,7 @@ def test_a_command_that_could_not_apply_its_edits_may_be_repeated(models, tmp_pa
     with monkeypatch.context() as patched:
         patched.setattr(label_edits, "edit_retriever", full)
         code, _, said = cli(*words)
-    assert code == 1 and "2 labels added to xc" in said and "run the same command again" in said
+    assert code == 1 and "2 labels will be added to xc" in said and "run the same command again" in said
     other = cli("labels", "add", str(tmp_path / "less.csv"), *words[3:], "--later")
     assert other[0] == 3 and "label 'x:2' is there already" in other[2], "it was not left for later"
     code, _, said = cli(*words)

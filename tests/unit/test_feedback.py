@@ -100,27 +100,36 @@ def test_two_writers_do_not_mix(tmp_path):
 
 
 def test_a_training_that_is_resumed_reads_what_it_began_with(journal):
-    assert journal.begin() == [] and journal.begun() is None
+    assert journal.begin("ngame") == [] and journal.begun() is None
     journal.append(SAID[:2])
-    assert len(journal.begin()) == 2
+    assert len(journal.begin("ngame")) == 2
     journal.append(SAID[2:])
-    assert len(journal.begin()) == 2 and journal.begun() == 2
+    assert len(journal.begin("ngame")) == 2 and journal.begun() == 2
     journal.end()
-    assert len(journal.begin()) == 3
+    assert len(journal.begin("ngame")) == 3
+
+
+def test_an_unfinished_training_holds_back_no_feedback_from_one_with_other_settings(journal):
+    """Such as a comparison that was evaluated, and never registered."""
+    journal.append(SAID[:2])
+    journal.begin("unidec")
+    journal.append(SAID[2:])
+    assert journal.begun("unidec") == journal.begun() == 2 and journal.begun("ngame") is None
+    assert len(journal.begin("ngame")) == 3 and journal.begun("ngame") == 3 and journal.begun("unidec") is None
 
 
 def test_a_journal_that_was_moved_away_leaves_the_next_training_no_longer_mark(journal, capsys, monkeypatch):
     """As a server whose journal is full asks for; what a resumed training reads stays the same."""
     journal.append(SAID)
-    journal.begin()
+    journal.begin("ngame")
     journal.path.unlink()
     journal.append(SAID[:1])
     monkeypatch.setattr("flows.cli.commands.feedback._journal", lambda *_: (journal, "m"))
     list_()
     assert capsys.readouterr().err == "m: 1 decision\n"
-    assert len(journal.begin()) == 1
+    assert len(journal.begin("ngame")) == 1
     journal.append(SAID[1:])
-    assert len(journal.begin()) == 1
+    assert len(journal.begin("ngame")) == 1
     list_()
     assert capsys.readouterr().err == "m: 3 decisions; 2 came after the unfinished training began\n"
 
@@ -137,7 +146,7 @@ def test_what_a_contract_refuses_has_trained_nothing_that_could_be_resumed(tmp_p
     monkeypatch.setattr(flow, "open_run", opened)
     monkeypatch.setattr(flow, "prepare", refuse)
     journal.append(SAID)
-    journal.begin()
+    journal.begin("ngame")
     with pytest.raises(ContractError):
         flow.run_steps(SimpleNamespace(home=tmp_path, name="m"), until)
     assert journal.begun() == {"register": None, "prepare": 3}[until], "what trains nothing ends no training"
@@ -145,10 +154,10 @@ def test_what_a_contract_refuses_has_trained_nothing_that_could_be_resumed(tmp_p
 
 def test_a_training_is_marked_where_one_was_killed_as_it_wrote_its_mark(journal):
     journal.append(SAID)
-    journal.begin()
+    journal.begin("ngame")
     mark = journal._mark
     mark.rename(mark.with_suffix(".new"))
-    assert len(journal.begin()) == 3 and journal.begun() == 3 and not mark.with_suffix(".new").exists()
+    assert len(journal.begin("ngame")) == 3 and journal.begun() == 3 and not mark.with_suffix(".new").exists()
 
 
 def test_the_last_word_on_a_label_counts():

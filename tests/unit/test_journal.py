@@ -52,7 +52,7 @@ def test_the_longest_name_of_a_model_has_its_journals(tmp_path):
         assert Journal(tmp_path, name).edits() == []
     feedback = FeedbackJournal(tmp_path, name)
     feedback.append([Feedback("a wolf", ["L1"])])
-    assert feedback.begin() == feedback.read()
+    assert feedback.begin("ngame") == feedback.read()
     with pytest.raises(UsageError, match=r"at most 249 bytes, 'ж{40}'\.\.\. has 250\nhint: --name NAME"):
         require_name(f"{name}x")
 
@@ -135,7 +135,7 @@ def test_a_training_after_an_unfinished_one_reads_all_of_a_journal_that_took_the
     """Also of one that has grown longer meanwhile; put back, the earlier one is what the training began with."""
     journal = FeedbackJournal(tmp_path, "m")
     journal.append([Feedback(f"old {number}", ["a"]) for number in range(3)])
-    assert len(journal.begin()) == 3    # and is killed
+    assert len(journal.begin("ngame")) == 3    # and is killed
     journal.append([Feedback("later", ["a"])])
     journal.path.rename(away := journal.path.with_name("away"))
     journal.append([Feedback(f"new {number}", ["a"]) for number in range(later)])
@@ -145,5 +145,5 @@ def test_a_training_after_an_unfinished_one_reads_all_of_a_journal_that_took_the
     journal.path.with_name("back").replace(journal.path)
     assert journal.begun() == 3
     journal.path.write_bytes(new)
-    assert [each.text for each in journal.begin()] == [f"new {number}" for number in range(later)]
+    assert [each.text for each in journal.begin("ngame")] == [f"new {number}" for number in range(later)]
     assert journal.begun() == later

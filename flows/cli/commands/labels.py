@@ -67,7 +67,7 @@ def _edit(op: str, file: str, *, later: bool, dry_run: bool, model: str, home: P
     elif later:
         say(f"{number} will be {done} {name} by `xc labels apply`, or the hourly deployment")
     else:
-        say(f"{number} {done} {name}")
+        say(f"{number} will be {done} {name}")    # `_apply` says when they are
         _apply(store, tracker, name)
 
 

@@ -43,7 +43,7 @@ class FeedbackJournal:
 
     def __init__(self, home: Path, name: str) -> None:
         self.path = home / "feedback" / f"{name}.jsonl"
-        self._mark = self.path.with_suffix(".begun")    # how many lines an unfinished training reads, and their sha256
+        self._mark = self.path.with_suffix(".begun")    # of an unfinished training: lines, sha256, settings
 
     def append(self, feedback: Sequence[Feedback]) -> None:
         """Append feedback, which is on the disk when this returns; raise OSError where it does not take it."""
@@ -68,9 +68,41 @@ class FeedbackJournal:
 
     def read(self, lines: int | None = None) -> list[Feedback]:
         """Return the feedback in the first `lines` lines, by default in all. Raises DamagedArtifact for a bad line."""
+        return self._parsed(self._lines()[:lines])
+
+    def begun(self, training: str = "") -> int | None:
+        """Return how many lines an unfinished training reads; None where there is none, or they were moved away.
+
+        training: a word for its settings, by default any.
+        """
+        return self._begun(self._lines(), training)
+
+    def begin(self, training: str) -> list[Feedback]:
+        """Return what a training learns from: as much as an unfinished one did, else all, which is marked for it.
+
+        So a run that was killed resumes with the same feedback, whatever was posted meanwhile. training: a word for its
+        settings; one with others than the unfinished one's reads all.
+        """
+        lines = self._lines()
+        begun = self._begun(lines, training)
+        read = lines[:begun]
+        feedback = self._parsed(read)
+        if read and begun is None:
+            remove(part := self._mark.with_suffix(".new"))    # of a run that was killed as it wrote
+            put_file(f"{len(read)} {_digest(read)} {training}\n".encode(), self._mark, os.replace, part)
+        return feedback
+
+    def end(self) -> None:
+        """Let the next training read all feedback."""
+        remove(self._mark)
+
+    def _lines(self) -> list[bytes]:
         data = self.path.read_bytes() if self.path.exists() else b""
+        return data.split(b"\n")[:-1]
+
+    def _parsed(self, lines: Sequence[bytes]) -> list[Feedback]:
         out = []
-        for number, line in enumerate(data.split(b"\n")[:-1][:lines], start=1):
+        for number, line in enumerate(lines, start=1):
             try:
                 row: dict[str, Any] = json.loads(line)
                 out.append(Feedback(**row))
@@ -79,36 +111,18 @@ class FeedbackJournal:
                                       hint="restore the file, or take the line out") from error
         return out
 
-    def begun(self) -> int | None:
-        """Return how many lines an unfinished training reads; None where there is none, or they were moved away."""
+    def _begun(self, lines: Sequence[bytes], training: str) -> int | None:
         try:
-            lines, *digest = self._mark.read_text().split()
-            begun = int(lines)
+            count, digest, marked = self._mark.read_text().split()
+            begun = int(count)
         except (OSError, ValueError):
             return None
-        return begun if digest == [self._digest(begun)] else None
+        return begun if training in ("", marked) and digest == _digest(lines[:begun]) else None
 
-    def begin(self) -> list[Feedback]:
-        """Return what a training learns from: as much as an unfinished one did, else all, which is marked for it.
 
-        So a run that was killed resumes with the same feedback, whatever was posted meanwhile.
-        """
-        begun = self.begun()
-        feedback = self.read(begun)
-        if feedback and begun != len(feedback):    # also where an earlier journal was moved away
-            remove(part := self._mark.with_suffix(".new"))    # of a run that was killed as it wrote
-            mark = f"{len(feedback)} {self._digest(len(feedback))}\n"
-            put_file(mark.encode(), self._mark, os.replace, part)
-        return feedback
-
-    def _digest(self, lines: int) -> str:
-        """Return the sha256 of the first lines: those of another journal in its place are others."""
-        data = self.path.read_bytes() if self.path.exists() else b""
-        return hashlib.sha256(b"\n".join(data.split(b"\n")[:-1][:lines])).hexdigest()
-
-    def end(self) -> None:
-        """Let the next training read all feedback."""
-        remove(self._mark)
+def _digest(lines: Sequence[bytes]) -> str:
+    """Return the sha256 of lines: those of another journal in its place are others."""
+    return hashlib.sha256(b"\n".join(lines)).hexdigest()
 
 
 def _create(path: str, flags: int) -> int:
