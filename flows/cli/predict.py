@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -35,6 +36,7 @@ def select(retriever: Any, only: Sequence[str], without: Sequence[str]) -> Any:
     Raises UsageError for what is unknown, and for a file that cannot be read.
     """
     from xcmodels.retrieval.selection import UNDER, NoBranches, UnknownLabel
+    from xcmodels.retrieval.uid_index import UidIndex
 
     def entries(words: Sequence[str]) -> list[Any]:
         lines = chain.from_iterable(_lines(word[1:]) if word.startswith("@") else [word] for word in words)
@@ -47,6 +49,8 @@ def select(retriever: Any, only: Sequence[str], without: Sequence[str]) -> Any:
         hint = {"label": "xc export embeddings --out labels.parquet lists the uids of all labels",
                 "concept": f"it is a concept: --{name} {BRANCH}{uid} takes the labels under it",
                 "branch": "broader.tsv of the data set lists all"}[kind]
+        if kind == "label" and (row := UidIndex(retriever.titles).rows([uid])[0]) >= 0:
+            hint = f"labels are named by uid; that with this text: --{name} {shlex.quote(retriever.uids[row])}"
         what = "concept" if kind == "branch" else "label"
         more = f", nor {len(error.unknown) - 1:,} more" if len(error.unknown) > 1 else ""
         raise UsageError(f"--{name}: there is no {what} {uid!r}{more}", hint=hint) from error
