@@ -39,7 +39,7 @@ SCORES = {f"xcmodels.retrieval.{name}" for name in (
     "proposers", "scorers", "sparse_classifiers", "sparse_files")} | {f"xcmodels.data.{name}" for name in (
     "judged_answers", "propensity", "seen_texts", "sparse_rows")}
 FIT = {f"xcmodels.retrieval.{name}" for name in (
-    "centroids", "corpus_words", "frequent_training", "fusion_fit", "score_weights", "sparse_training")}
+    "centroids", "corpus_words", "frequent_training", "fusion_fit", "lexical", "score_weights", "sparse_training")}
 OF_M1 = {"xcmodels.methods.ngame_m1", "xcmodels.methods.table_config"}
 NGAME = OF_M1 | {"xcmodels.methods.ngame.config", "xcmodels.methods.ngame.stages"}
 OTHER = NGAME - OF_M1    # not module M1's

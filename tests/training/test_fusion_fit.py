@@ -11,6 +11,7 @@ from xcmodels.retrieval.boosted_trees import fit_trees
 from xcmodels.retrieval.corpus_words import CorpusWords
 from xcmodels.retrieval.fusion import InnerProductTerm
 from xcmodels.retrieval.fusion_fit import fit_fusion
+from xcmodels.retrieval.lexical import Lexical
 from xcmodels.retrieval.score_weights import fit_weights
 from xcmodels.retrieval.serving_config import FusionConfig
 
@@ -38,8 +39,8 @@ def test_the_fusion_is_fitted_without_the_validation_queries_and_served_with_the
     assert (counts[0] < counts[1]).any()
     held, ids = corpus.validation, np.tile(np.arange(60), (len(corpus.validation), 1))
     fusion, *_ = fit_fusion(corpus, queries[held], ids, terms=twice(labels), indexed=("classifier",),
-                           embedded=lambda: queries, words=CorpusWords(corpus),
-                           config=FusionConfig(centroids=True, min_leaf=20))
+                           embedded=lambda: queries, lexical=Lexical(CorpusWords(corpus)),
+                           config=FusionConfig(centroids=True, words=True, min_leaf=20))
     assert np.array_equal(fusion.frequencies, counts[1])
     assert fusion.terms["similar texts"].matrix == pytest.approx(mean[1], abs=1e-6)
     before, after = (CorpusWords(corpus).label_words(with_validation) for with_validation in (False, True))
@@ -75,7 +76,7 @@ def test_the_fusion_is_not_told_of_labels_that_only_validation_queries_have(toy)
     ids = np.tile(np.arange(60), (len(corpus.validation), 1))
     queries, labels = np.ones((len(ids), 4), np.float32), np.ones((60, 4), np.float32)
     fusion, measured, _ = fit_fusion(corpus, queries, ids, terms=twice(labels), indexed=("classifier",),
-                                  embedded=lambda: queries, config=FusionConfig())
+                                  embedded=lambda: queries, lexical=Lexical(), config=FusionConfig())
     banned = sum(bool(np.isin(label, corpus.filters["train"][row])) for row in corpus.validation for label in range(60)
                  if label != 7)
     assert measured["pairs"] == 59 * len(ids) - banned
@@ -90,8 +91,8 @@ def test_pairs_are_scored_by_trees_of_the_other_half_and_by_words_of_training_qu
     queries, vectors = (rng.normal(size=(count, 8)).astype(np.float32) for count in (len(held), 60))
     fusion, measured, pairs = fit_fusion(
         corpus, queries, np.tile(np.arange(60), (len(held), 1)), terms={"classifier": InnerProductTerm(vectors)},
-        indexed=("classifier",), embedded=lambda: queries, words=words, lexicon=lexicon,
-        config=FusionConfig(min_leaf=20, weight=2.0, fit_weights=fitted))
+        indexed=("classifier",), embedded=lambda: queries, lexical=Lexical(words),
+        config=FusionConfig(words=True, min_leaf=20, weight=2.0, fit_weights=fitted))
     rows, labels, tokens = pairs.rows, pairs.labels, corpus.sides["train"].tokens(held)
     relevant = np.array([label in corpus.positives["train"][int(row)]
                          for row, label in zip(held[rows], labels, strict=True)], np.float32)

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -18,19 +17,14 @@ from xcmodels.data.label_branches import Branches
 from xcmodels.nn.encoders import QUERY, Encoder, encode_all, save_encoder
 from xcmodels.retrieval import ann
 from xcmodels.retrieval.calibration import Calibration, ScoredPairs, calibrate
-from xcmodels.retrieval.corpus_words import CorpusWords
 from xcmodels.retrieval.examples import save_examples
 from xcmodels.retrieval.folder import REMOVED, write_facts
-from xcmodels.retrieval.frequent_classifiers import FrequentClassifiers
-from xcmodels.retrieval.frequent_training import train_frequent
 from xcmodels.retrieval.fusion import InnerProductTerm, proposed_by
 from xcmodels.retrieval.fusion_fit import fit_fusion
-from xcmodels.retrieval.label_names import LabelNames
+from xcmodels.retrieval.lexical import train_lexical
 from xcmodels.retrieval.proposers import Proposer, candidates
 from xcmodels.retrieval.scorers import InnerProduct, Scorer
-from xcmodels.retrieval.serving_config import FUSED, SUM, FusionConfig, ServingConfig
-from xcmodels.retrieval.sparse_classifiers import SparseClassifiers
-from xcmodels.retrieval.sparse_training import train_sparse
+from xcmodels.retrieval.serving_config import FUSED, SUM, ServingConfig
 
 RowVectors = Callable[[np.ndarray], np.ndarray]    # makes the vectors (n, width) of rows of the training side
 NearestLabels = Callable[[Proposer, RowVectors, np.ndarray, int], np.ndarray]    # (proposer, vectors, rows, k)
@@ -87,14 +81,11 @@ def build_retriever(trained: Trained, config: ServingConfig, corpus: Corpus, out
     if fused:
         depth = config.fusion.shortlist
         terms = {name: InnerProductTerm(trained.labels[name], offsets[name]) for name in names}
-        lexical = _lexical(corpus, partial(nearest, proposer, vectors), config.fusion, seed)
-        words, sparse = lexical.words, lexical.sparse
-        others = proposed_by(sparse, lexical.frequent, train.tokens(corpus.validation))
+        lexical = train_lexical(corpus, partial(nearest, proposer, vectors), config.fusion, seed)
+        others = proposed_by(lexical.sparse, lexical.frequent, train.tokens(corpus.validation))
         scorer, measured, pairs = fit_fusion(
             corpus, queries, candidates([proposer], queries, depth, others=others), terms=terms, indexed=proposing,
-            embedded=embedded, words=words if config.fusion.words else None, sparse=sparse,
-            frequent=lexical.frequent, names=lexical.names, config=config.fusion,
-            lexicon=None if words is None else words.lexicon_of_training())
+            embedded=embedded, lexical=lexical, config=config.fusion)
     else:
         ids = candidates([proposer], queries, 0, min(CALIBRATED_LABELS, corpus.n_labels))
         pairs = ScoredPairs.of(ids, scorer(queries, ids))
@@ -116,33 +107,6 @@ def _query_vector(trained: Trained, names: tuple[str, ...], *, shares: bool) -> 
         offsets[name] = 0 if shared else sum(map(trained.encoder.head_width, heads))
         heads += () if shared else view
     return heads, offsets
-
-
-class Lexical(NamedTuple):
-    """The words of a corpus, and the scores by them that a fusion has."""
-
-    words: CorpusWords | None = None
-    sparse: SparseClassifiers | None = None
-    frequent: FrequentClassifiers | None = None
-    names: LabelNames | None = None
-
-
-def _lexical(corpus: Corpus, nearest: Callable[[np.ndarray, int], np.ndarray], fusion: FusionConfig,
-             seed: int) -> Lexical:
-    """Return what the settings of a fusion ask for.
-
-    nearest: finds labels near to rows of the training side.
-    """
-    if not (fusion.words or fusion.sparse.steps or fusion.frequent or fusion.name):
-        return Lexical()
-    words = CorpusWords(corpus)
-    frequent = train_frequent(words, fusion.frequent, seed) if fusion.frequent else None
-    names = LabelNames.of(words.lexicon, corpus.sides["label"]) if fusion.name else None
-    if not fusion.sparse.steps:
-        return Lexical(words, None, frequent, names)
-    hard = min(fusion.sparse.hard, corpus.n_labels)
-    sparse = train_sparse(words, nearest(corpus.training_rows(), hard), fusion.sparse, seed)
-    return Lexical(words, sparse, frequent, names)
 
 
 def save_retriever(out: Path, corpus: Corpus, *, method: str, encoder: Encoder, proposers: Mapping[str, Proposer],

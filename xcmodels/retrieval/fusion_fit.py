@@ -13,14 +13,10 @@ from xcmodels.data.sorted_ids import isin_sorted, unique
 from xcmodels.retrieval.boosted_trees import RegressionTrees, fit_trees
 from xcmodels.retrieval.calibration import ScoredPairs
 from xcmodels.retrieval.centroids import label_centroids
-from xcmodels.retrieval.corpus_words import CorpusWords
-from xcmodels.retrieval.frequent_classifiers import FrequentClassifiers
 from xcmodels.retrieval.fusion import InnerProductTerm, TreeFusion, on_same_words
-from xcmodels.retrieval.label_names import LabelNames
-from xcmodels.retrieval.lexicon import Lexicon
+from xcmodels.retrieval.lexical import Lexical
 from xcmodels.retrieval.score_weights import fit_weights
 from xcmodels.retrieval.serving_config import FREQUENT, NAME, SIMILAR, TREES, FusionConfig
-from xcmodels.retrieval.sparse_classifiers import SparseClassifiers
 
 FOLDS = 2    # of the validation queries, each scored by trees that are fitted on the others
 NO_TREES = RegressionTrees(np.zeros((0, 0), int), np.zeros((0, 0), np.float32), np.zeros((0, 1), np.float32))
@@ -53,38 +49,36 @@ class FoldTrees:
 
 
 def fit_fusion(corpus: Corpus, queries: np.ndarray, ids: np.ndarray, *, terms: Mapping[str, InnerProductTerm],
-               indexed: tuple[str, ...], embedded: Callable[[], np.ndarray],
-               config: FusionConfig, words: CorpusWords | None = None, sparse: SparseClassifiers | None = None,
-               frequent: FrequentClassifiers | None = None, names: LabelNames | None = None,
-               lexicon: Lexicon | None = None) -> FittedFusion:
+               indexed: tuple[str, ...], embedded: Callable[[], np.ndarray], lexical: Lexical,
+               config: FusionConfig) -> FittedFusion:
     """Fit the trees and the weights of scores on the shortlists of the validation queries, less their filter pairs.
 
     queries: the vectors (n, width) of the validation queries. ids: their shortlists (n, S).
     embedded: returns the vectors (N, d) of the training side, for the term of label centroids, which meets a query's
-    first d dimensions. words: the corpus's words, for the term of shared words. sparse, frequent: classifiers trained
-    without the validation split. names: those of labels. lexicon: weighs the words of the returned pairs as later
-    queries' words would weigh; each returned pair is scored by trees that were fitted on the other fold.
+    first d dimensions. In the returned pairs words weigh as later queries' would; each is scored by trees that were
+    fitted on the other fold.
 
     Once fitted, frequencies, centroids and words include the validation queries: nothing is validated on them any more,
     and a label that only they have has no other queries.
     """
-    vectors = embedded() if config.centroids else None
+    words, vectors = lexical.words, embedded() if config.centroids else None
 
     def fusion(trees: RegressionTrees, weights: Mapping[str, float], with_validation: bool) -> TreeFusion:
         frequencies = corpus.frequencies(None if with_validation else corpus.training_rows()).astype(np.float32)
         similar = {} if vectors is None else {
             SIMILAR: InnerProductTerm(label_centroids(corpus, vectors, with_validation))}
-        shared = None if words is None else words.label_words(with_validation)
-        return TreeFusion(trees, {**terms, **similar}, frequencies, indexed, shared, on_same_words(shared, sparse),
-                          frequent, names, weights)
+        shared = words.label_words(with_validation) if words and config.words else None
+        return TreeFusion(trees, {**terms, **similar}, frequencies, indexed, shared,
+                          on_same_words(shared, lexical.sparse), lexical.frequent, lexical.names, weights)
 
     unfitted = fusion(NO_TREES, {}, with_validation=False)
     rows, labels, relevant = fitted_pairs(corpus, ids, unfitted.frequencies)
     tokens = corpus.sides["train"].tokens(corpus.validation)
     features = unfitted.features(queries, tokens, rows, labels)
     later = features.copy()
-    if lexicon is not None:
-        first, read = len(unfitted.terms), unfitted.reading(lexicon).lexical_scores(tokens, rows, labels)
+    if words:
+        reading = unfitted.reading(words.lexicon_of_training())
+        first, read = len(unfitted.terms), reading.lexical_scores(tokens, rows, labels)
         later[:, first:first + len(read)] = np.stack(read, axis=1)
 
     def trees_of(chosen: np.ndarray) -> RegressionTrees:
