@@ -37,7 +37,7 @@ def test_labels_are_chosen_and_left_out(cli, tmp_path):
     assert found("--only", "@marked", "--without", "@utf16") == [every[9]]
     (tmp_path / "empty.txt").write_text("\n")
     for words, said in ((("--only", "nowhere"), "--only: there is no label 'nowhere'\nhint: xc export embeddings"),
-                        (("--only", "river fox"), "hint: labels are named by uid; that with this text: --only tiny:1\n"),
+                        (("--only", "river fox"), "named by uid; that with this text: --only tiny:1\n"),
                         (("--without", "x", "--without", "y"), "--without: there is no label 'x', nor 1 more"),
                         (("--only", "branch:tiny:1"), "--only names a branch, but the model knows no broader relation"),
                         (("--only", "@none"), "none does not exist"),
