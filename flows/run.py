@@ -37,7 +37,7 @@ from tasks.data.fetch import fetched
 from tasks.data.sources import describe
 from tasks.home_gc import remove_checkpoints
 from tasks.plan import Pipeline, feedback_on, pipeline
-from tasks.run_end import Finished, end_feedback, finish, on_record
+from tasks.run_end import RunSummary, end_feedback, finish, on_record
 from tasks.tracked_run import TrackedRun
 from xcmodels.metrics import FAMILIES, name_of
 
@@ -173,12 +173,12 @@ def evaluate(title: str, runner: Runner, after: After) -> None:
 
 
 @flow(name="run", flow_run_name="{config.method} · {config.subject}", log_prints=False)
-def run(config: RunConfig, until: Until = "register") -> Finished | None:
+def run(config: RunConfig, until: Until = "register") -> RunSummary | None:
     """The whole job, or as much of it as `until` names; "report" is "evaluate", with the report written anew."""
     return run_steps(config, until)
 
 
-def run_steps(config: RunConfig, until: Until = "register", patience: float = 0.0) -> Finished | None:
+def run_steps(config: RunConfig, until: Until = "register", patience: float = 0.0) -> RunSummary | None:
     """Run the steps up to `until` inside the flow that calls it.
 
     patience: seconds to wait for another run of the home to end; UsageError where it has not by then.
@@ -205,10 +205,10 @@ def run_steps(config: RunConfig, until: Until = "register", patience: float = 0.
                 return None
             evaluate(runner.title, runner, tracked.note)
             new = any(not result.reused for result in runner.results.values())
-            finished = finish(tracked, runner.done, register_it=until == "register", rebuild=new or until == "report")
+            summary = finish(tracked, runner.done, register_it=until == "register", rebuild=new or until == "report")
             runner.note_end()
-        show(finished)
-        return finished
+        show(summary)
+        return summary
 
 
 @contextmanager
@@ -254,20 +254,20 @@ def exclusive(store: Store, patience: float, terminal: Terminal) -> Iterator[Non
             yield
 
 
-def show(finished: Finished) -> None:
+def show(summary: RunSummary) -> None:
     """Write the outcome to Prefect's log and UI: metrics, gains over the champion, contracts, the report's path."""
-    version = f"{finished.model} version {finished.version}" if finished.version else finished.model
-    get_run_logger().info("%s: %s", version, finished.verdict)
-    champion = finished.champion or {"version": "", "gains": {}}
+    version = f"{summary.model} version {summary.version}" if summary.version else summary.model
+    get_run_logger().info("%s: %s", version, summary.verdict)
+    champion = summary.champion or {"version": "", "gains": {}}
     rows = [{"metric": name_of(name), "percent": round(value, 2),
              **({f"over champion v{champion['version']}": round(champion["gains"][name], 2)}
                 if name in champion["gains"] else {})}
-            for name, value in finished.metrics.items()
+            for name, value in summary.metrics.items()
             if name.partition("/")[0] in FAMILIES and name.count("/") == 1]
-    artifacts.create_table_artifact(rows, key="metrics", description=f"{finished.model}: {finished.verdict}")
-    artifacts.create_markdown_artifact(f"The data keeps its contract, rule by rule: `{finished.contracts}`",
+    artifacts.create_table_artifact(rows, key="metrics", description=f"{summary.model}: {summary.verdict}")
+    artifacts.create_markdown_artifact(f"The data keeps its contract, rule by rule: `{summary.contracts}`",
                                        key="contracts", description="What was checked of the data")
     artifacts.create_markdown_artifact(
-        f"**{finished.model}**, version {finished.version or 'not registered'}: {finished.verdict}\n\n"
-        f"- report: `{finished.report}`\n- MLflow: {finished.mlflow}\n", key="report",
+        f"**{summary.model}**, version {summary.version or 'not registered'}: {summary.verdict}\n\n"
+        f"- report: `{summary.report}`\n- MLflow: {summary.mlflow}\n", key="report",
         description="What the run made and where it is")

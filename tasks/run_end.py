@@ -42,7 +42,7 @@ ELSEWHERE = "in the home that checked the tables, unless it has checked others o
 
 
 @dataclass(frozen=True)
-class Finished:
+class RunSummary:
     """A run's summary."""
 
     run_id: str
@@ -60,7 +60,7 @@ class Finished:
     about: dict[str, Any] = field(default_factory=dict)   # as `Pipeline.about` returns it
 
 
-def finish(run: TrackedRun, done: Mapping[str, Artifact], *, register_it: bool, rebuild: bool) -> Finished:
+def finish(run: TrackedRun, done: Mapping[str, Artifact], *, register_it: bool, rebuild: bool) -> RunSummary:
     """Register the retriever if `register_it`, write the report, and end the run in MLflow.
 
     rebuild: write the report even if it exists; a registered version always gets one, after a kill too.
@@ -81,7 +81,7 @@ def finish(run: TrackedRun, done: Mapping[str, Artifact], *, register_it: bool, 
         tracker.log_file(contracts, "contracts")
     run.finished = True
     tracker.finish("FINISHED", f"{outcome}\n\n    {run.config.command}")
-    return Finished(tracker.run_id or "", run.name, facts.version, metrics, outcome, str(report),
+    return RunSummary(tracker.run_id or "", run.name, facts.version, metrics, outcome, str(report),
                     str(contracts or ELSEWHERE), tracker.link() or tracker.address, tracker.close(),
                     _examples(store.open(done["build retriever"]), corpus), registered.champion, facts.promoted,
                     pipeline.about())

@@ -10,9 +10,9 @@ import pytest
 
 from data_contracts.errors import ContractError, ProjectError, UsageError
 from flows import progress
-from flows.cli.commands.run import _failure_named, _summary
+from flows.cli.commands.run import _failure_named, _show
 from flows.config import HOME
-from tasks.run_end import Finished
+from tasks.run_end import RunSummary
 from tasks.training.launcher import _pass_on
 from tests.conftest import ROOT
 from xcmodels.training.loop import Progress
@@ -49,9 +49,9 @@ def test_a_ctrl_c_that_python_drops_ends_the_run_at_the_next_step():
     assert done.stderr.rstrip().endswith("KeyboardInterrupt")
 
 
-def finished(**more) -> Finished:
+def summary(**more) -> RunSummary:
     keys = ("P/1", "P/5", "PSP/1", "PSP/5", "nDCG/5", "recall/100")
-    return Finished(**{
+    return RunSummary(**{
         "run_id": "r", "model": "tickets", "version": "4", "metrics": dict.fromkeys(keys, 50.0), "verdict": "better",
         "report": "/r.html", "contracts": "/c.html", "mlflow": "http://here", "unsent": ["report"],
         "examples": [{"text": "a long text " * 20, "labels": [{"text": "printer", "confidence": 0.934}]}] * 3, **more})
@@ -63,24 +63,24 @@ def finished(**more) -> Finished:
                                                                      "P@1 50.00  P@5")])
 def test_the_last_screen_is_short_and_holds_metrics_against_the_champions(capsys, champion, said):
     """Of a version that is the champion already there is nothing to compare."""
-    _summary(finished(champion=champion), Path("else where"))
+    _show(summary(champion=champion), Path("else where"))
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) <= 15 and said in "\n".join(lines)
     assert any(line.startswith("report     /r.html") for line in lines) and "better" in "\n".join(lines)
     assert [line.endswith("-> printer (93%)") for line in lines].count(True) == 3
     assert lines[-1].startswith("next       xc predict --model tickets --home 'else where' --k 3 'a long text")
-    _summary(finished(champion=champion, promoted=False), Path("else where"))
+    _show(summary(champion=champion, promoted=False), Path("else where"))
     assert "xc predict --model tickets/4 --home" in capsys.readouterr().err.splitlines()[-1], "the one that was shown"
 
 
 @pytest.mark.parametrize(("points", "warned"), [(3.0, True), (100.0, False)])
 def test_a_measurement_of_a_few_texts_is_said_to_be_one(capsys, points, warned):
-    _summary(finished(metrics=finished().metrics | {"points": points}), Path("else where"))
+    _show(summary(metrics=summary().metrics | {"points": points}), Path("else where"))
     assert ("warning: measured on 3 test texts: chance" in capsys.readouterr().err) == warned
 
 
 def test_confidences_that_were_fitted_on_no_query_are_not_shown(capsys):
-    _summary(finished(metrics=finished().metrics | {"calibration/queries": 0.0}), Path("else where"))
+    _show(summary(metrics=summary().metrics | {"calibration/queries": 0.0}), Path("else where"))
     said = capsys.readouterr().err
     assert said.count("-> printer\n") == 3 and "93%" not in said
     assert "warning: confidences were fitted on no query" in said and len(said.splitlines()) <= 15
@@ -88,7 +88,7 @@ def test_confidences_that_were_fitted_on_no_query_are_not_shown(capsys):
 
 def test_the_next_command_asks_the_model_of_the_run_where_it_was_registered(capsys):
     """Another model of the home, or the home's own database, would be asked otherwise."""
-    _summary(finished(model="my tickets"), HOME, "http://me:secret@127.0.0.1:9")
+    _show(summary(model="my tickets"), HOME, "http://me:secret@127.0.0.1:9")
     said = capsys.readouterr().err.splitlines()[-1]
     assert said.startswith("next       xc predict --model 'my tickets' --mlflow http://127.0.0.1:9 --k 3 'a long text")
 
@@ -97,7 +97,7 @@ def test_the_next_command_asks_the_model_of_the_run_where_it_was_registered(caps
     ("http://here/#/1", "MLflow     http://here/#/1"),
     ("sqlite:////h/mlflow.db", "MLflow     sqlite:////h/mlflow.db; xc up --home 'else where' shows it")])
 def test_a_run_without_a_server_names_one_with_a_password(capsys, address, line):
-    _summary(finished(mlflow=address), Path("else where"))
+    _show(summary(mlflow=address), Path("else where"))
     said = capsys.readouterr().err.splitlines()
     assert line in said and "mlflow ui" not in "".join(said)
 

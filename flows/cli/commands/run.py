@@ -49,8 +49,8 @@ def register(*, options: RunConfig, as_json: Json = False) -> None:
 
 def report(*, options: RunConfig) -> None:
     """Build the report of a run again; its path goes to stdout."""
-    if finished := _flow("report", options):
-        print(finished.report)
+    if summary := _flow("report", options):
+        print(summary.report)
 
 
 def _flow(until: Until, options: TrainingOptions, budget: str = "") -> Any:
@@ -144,17 +144,17 @@ def _failure_named(home: Path) -> Iterator[None]:
         raise
 
 
-def _finish(finished: Any, options: RunConfig, as_json: bool) -> None:
+def _finish(summary: Any, options: RunConfig, as_json: bool) -> None:
     """Print how a run ended; with `as_json`, also as JSON on stdout. Nothing for a machine that only took part."""
-    if finished is None:
+    if summary is None:
         return
-    _summary(finished, options.home, options.mlflow)
+    _show(summary, options.home, options.mlflow)
     if as_json:
-        print(json.dumps({"run_id": finished.run_id, "model": finished.model, "version": finished.version,
-                          **finished.about, "metrics": finished.metrics}))
+        print(json.dumps({"run_id": summary.run_id, "model": summary.model, "version": summary.version,
+                          **summary.about, "metrics": summary.metrics}))
 
 
-def _summary(finished: Any, home: Path, mlflow: str = "") -> None:
+def _show(summary: Any, home: Path, mlflow: str = "") -> None:
     """Print at most 15 lines on a run: metrics, verdict, examples, addresses, the next command.
 
     The next command names the model, as the home may have others, and the MLflow server if one was named.
@@ -162,38 +162,38 @@ def _summary(finished: Any, home: Path, mlflow: str = "") -> None:
     from tasks.evaluation.gates import FITTED, UNFITTED
     from xcmodels.metrics import SHOWN, name_of
 
-    metrics = [f"{name_of(key)} {finished.metrics[key]:.2f}{_gain(finished, key)}" for key in SHOWN]
+    metrics = [f"{name_of(key)} {summary.metrics[key]:.2f}{_gain(summary, key)}" for key in SHOWN]
     lines = ["", "  ".join(metrics)]
-    version = f"{finished.model} version {finished.version}: " if finished.version else ""
-    lines += [f"{version}{finished.verdict}", ""]
-    unfitted = finished.metrics.get(FITTED) == 0
-    for example in finished.examples:
+    version = f"{summary.model} version {summary.version}: " if summary.version else ""
+    lines += [f"{version}{summary.verdict}", ""]
+    unfitted = summary.metrics.get(FITTED) == 0
+    for example in summary.examples:
         labels = "; ".join(label["text"] if unfitted else f"{label['text']} ({100 * label['confidence']:.0f}%)"
                            for label in example["labels"])
         lines.append(f"  {one_line(example['text'], 40)} -> {one_line(labels, 110)}")
     lines += [f"warning: {UNFITTED}"] if unfitted else []
-    if finished.metrics.get("points", FEW) < FEW:
-        few = plural(round(finished.metrics["points"]), "test text")
+    if summary.metrics.get("points", FEW) < FEW:
+        few = plural(round(summary.metrics["points"]), "test text")
         lines.append(f"warning: measured on {few}: chance has a large part in it")
     # Not `mlflow ui`, which lets every user of this machine change models, and run code as this one.
-    shown = "" if finished.mlflow.startswith("http") else f"; xc up{home_flag(home)} shows it"
-    lines += ["", f"report     {finished.report}", f"contracts  {finished.contracts}",
-              f"MLflow     {finished.mlflow}{shown}"]
-    if finished.unsent:
-        lines.append(f"MLflow has not got: {', '.join(finished.unsent)}; the same command sends it")
-    if finished.version:
-        text = finished.examples[0]["text"][:60] if finished.examples else "a text"
+    shown = "" if summary.mlflow.startswith("http") else f"; xc up{home_flag(home)} shows it"
+    lines += ["", f"report     {summary.report}", f"contracts  {summary.contracts}",
+              f"MLflow     {summary.mlflow}{shown}"]
+    if summary.unsent:
+        lines.append(f"MLflow has not got: {', '.join(summary.unsent)}; the same command sends it")
+    if summary.version:
+        text = summary.examples[0]["text"][:60] if summary.examples else "a text"
         server = f" --mlflow {shlex.quote(without_passwords(mlflow))}" if mlflow else ""
-        served = finished.model if finished.promoted else f"{finished.model}/{finished.version}"
+        served = summary.model if summary.promoted else f"{summary.model}/{summary.version}"
         lines.append(f"next       xc predict --model {shlex.quote(served)}{home_flag(home)}{server} --k 3 "
                      f"{shlex.quote(text)}")
     print("\n".join(lines), file=sys.stderr)
 
 
-def _gain(finished: Any, key: str) -> str:
+def _gain(summary: Any, key: str) -> str:
     """Return a metric's difference from another champion's, " (+0.31)"; "" where there is none."""
-    champion = finished.champion
-    if champion is None or champion["version"] == finished.version or key not in champion["gains"]:
+    champion = summary.champion
+    if champion is None or champion["version"] == summary.version or key not in champion["gains"]:
         return ""
     return f" ({champion['gains'][key]:+.2f})"
 
