@@ -13,7 +13,7 @@ from pathlib import Path
 from data_contracts.errors import UsageError
 from tasks.core.files import locked, making
 
-SUFFIX = ".new"
+NEW = ".new"    # ends the name of one in which something new is made: it never holds what was there before
 _TAKEN = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)    # what renaming a folder to a name in use answers
 _DRAWN = "[a-z0-9_]" * 8    # as mkdtemp names them
 End = Callable[[Path, Path], None]    # what becomes of a hidden folder, and of what it is beside
@@ -25,12 +25,12 @@ def remove(folder: Path, out: Path) -> None:
 
 
 @contextmanager
-def hidden_folder(out: Path, end: End = remove) -> Iterator[Path]:
+def hidden_folder(out: Path, suffix: str = NEW, end: End = remove) -> Iterator[Path]:
     """Yield a new hidden folder beside `out`, an absolute path; `end` is called with both once the block is done.
 
-    Raises UsageError where it cannot be made.
+    suffix: of its name, one for each `end`. Raises UsageError where it cannot be made.
     """
-    folder, lock = _locked(out)
+    folder, lock = _locked(out, suffix)
     with lock:
         try:
             yield folder
@@ -38,9 +38,9 @@ def hidden_folder(out: Path, end: End = remove) -> Iterator[Path]:
             end(folder, out)
 
 
-def end_left(out: Path, end: End = remove) -> None:
+def end_left(out: Path, suffix: str = NEW, end: End = remove) -> None:
     """Call `end` with each hidden folder that killed calls left beside `out`, an absolute path, and with `out`."""
-    for left in out.parent.glob(f".{glob.escape(out.name)}.{_DRAWN}{SUFFIX}"):
+    for left in out.parent.glob(f".{glob.escape(out.name)}.{_DRAWN}{suffix}"):
         with suppress(OSError):    # another user's, say
             if left.is_dir() and not left.is_symlink():
                 with locked(left, fcntl.LOCK_EX, 0.0) as free:
@@ -66,12 +66,12 @@ def new_folder(out: Path) -> Iterator[Path]:
                              hint="name a new folder, or move that one away") from error
 
 
-def _locked(out: Path) -> tuple[Path, ExitStack]:
+def _locked(out: Path, suffix: str) -> tuple[Path, ExitStack]:
     """Return a new hidden folder and its lock, so that nobody takes it for one that was left."""
     while True:
         with making(out):
             out.parent.mkdir(parents=True, exist_ok=True)
-            folder = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=SUFFIX, dir=out.parent))
+            folder = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=suffix, dir=out.parent))
         lock = ExitStack()
         with suppress(FileNotFoundError):
             lock.enter_context(locked(folder, fcntl.LOCK_SH))

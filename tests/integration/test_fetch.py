@@ -60,13 +60,13 @@ def test_a_folder_that_another_process_makes_meanwhile_stays(registered, cli, mo
 
 
 def test_what_killed_calls_left_beside_a_folder_is_removed(registered, tmp_path):
-    """But not what another call writes into."""
-    left, others = tmp_path / ".new.abcdef_0.new", tmp_path / ".new.abcdef_1.new"
-    for folder in (left, others):
+    """But not what another call writes into, nor what an import left, which may be all that there is of a data set."""
+    left, others, data = (tmp_path / f".new.abcdef_{name}" for name in ("0.new", "1.new", "2.tmp"))
+    for folder in (left, others, data):
         (folder / "made").mkdir(parents=True)
     with locked(others, fcntl.LOCK_SH):
         fetch(registered.tracker, "xc", tmp_path / "new")
-    assert sorted(path.name for path in tmp_path.iterdir()) == [others.name, "new"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [others.name, data.name, "new"]
 
 
 def change(path: Path) -> None:

@@ -14,6 +14,7 @@ from tasks.core.hidden_folders import end_left, hidden_folder
 from tasks.data.sources.raw import ABOUT
 
 WRITER = "xcflow"
+_SUFFIX = ".tmp"          # of the hidden folder that a data set is written in
 _PREVIOUS = "previous"    # the earlier data set, while a new one takes its place
 _OF_FILE_MANAGERS = (".DS_Store", ".directory", "Thumbs.db", "desktop.ini")    # in each folder that was looked at
 
@@ -28,7 +29,7 @@ def raw_folder(out: Path, about: Mapping[str, Any]) -> Iterator[Path]:
     out = Path(os.path.realpath(out))
     recover(out)
     refuse_foreign(out)
-    with hidden_folder(out, _put_back) as hidden:    # Ctrl-C or an error between the two renames, too
+    with hidden_folder(out, _SUFFIX, _put_back) as hidden:    # Ctrl-C or an error between the two renames, too
         data = hidden / out.name
         data.mkdir()  # the hidden folder is private; this one has the usual mode
         yield data
@@ -44,7 +45,7 @@ def raw_folder(out: Path, about: Mapping[str, Any]) -> Iterator[Path]:
 
 def recover(out: Path) -> None:
     """Put back the data set that a killed import had moved away from `out`, and remove the folders that such left."""
-    end_left(Path(os.path.realpath(out)), _put_back)
+    end_left(Path(os.path.realpath(out)), _SUFFIX, _put_back)
 
 
 def _put_back(hidden: Path, out: Path) -> None:
