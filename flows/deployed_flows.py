@@ -3,6 +3,7 @@
 Each takes one form. All but apply-labels wait until no other run uses the home.
 """
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from xcmodels.data.corpus import Corpus
 from xcmodels.metrics import SHOWN, name_of
 
 HOUR = 3600.0
+PAUSES = 10.0, 30.0, 90.0    # seconds before a retraining whose MLflow or store did not answer is taken up again
 TURN = 600.0    # seconds that a collection waits for a run that started right after the training
 
 
@@ -43,7 +45,15 @@ def prepare(config: PrepareForm) -> None:
 def retrain(config: RetrainForm) -> None:
     """Prepare, train, measure and register; what has not changed since the last run is reused. Then make room."""
     run_config = _tracked(config)
-    run_steps(run_config, patience=config.patience * HOUR)
+    for pause in (*PAUSES, None):
+        try:
+            run_steps(run_config, patience=config.patience * HOUR)
+            break
+        except ServerError as error:    # what is done is reused, so that only what failed is done again
+            if pause is None:
+                raise
+            get_run_logger().warning(f"{error.what}; taken up again in {pause:g} s")
+            time.sleep(pause)
     room_task.with_options(task_run_name=f"{config.subject} · room")(run_config, config.keep_days)
 
 

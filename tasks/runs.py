@@ -90,7 +90,9 @@ def _record(run: Any, running_process: str, versions: list[tuple[str, bool]]) ->
     method, preset = params.pop("method", ""), params.pop("preset", "")
     description, _, command = tags.get(NOTE, "").rpartition("\n\n    ")
     running = bool(running_process) and tags.get(PROCESS) == running_process
-    state: State = "running" if running else "registered" if versions else _STATES.get(run.info.status, "interrupted")
+    state: State = "running" if running else _STATES.get(run.info.status, "interrupted")
+    if versions and state in ("finished", "trained"):    # else killed or failed between the version and its promotion
+        state = "registered"
     changed = json.loads(tags.get(CHANGED, "{}"))    # a run that only scored a champion has none
     return RunRecord(
         state, _iso(run.info.start_time), _iso(run.info.end_time) if run.info.end_time and not running else None,

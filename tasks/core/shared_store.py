@@ -51,6 +51,7 @@ class SharedStore(Store):
         form = self.remote.read("FORMAT")
         if not form:    # none, or one that another process is writing
             self.remote.write("FORMAT", f"{VERSION}\n".encode())
+            say(f"{self.remote.address} is empty: results of steps are shared there from now on")
         elif not form.strip().isdigit() or int(form) > VERSION:
             raise newer(f"{self.remote.address}/FORMAT")
 
@@ -185,6 +186,8 @@ class SharedStore(Store):
             self.sent.add(key)
             return
         try:
+            if not self.remote.read("FORMAT"):    # a folder would be made anew, where a disk was mounted, say
+                raise ServerError(f"{self.remote.address} is no longer what it was: its file FORMAT is gone")
             folder = self._folder(artifact)
             manifest, (_, files) = (folder / MANIFEST).read_bytes(), read_manifest(folder)
             self.remote.upload(folder, artifact.path, sorted(files))

@@ -69,6 +69,12 @@ def test_what_killed_calls_left_beside_a_folder_is_removed(registered, tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [others.name, data.name, "new"]
 
 
+def test_whoever_can_read_an_exported_card_can_read_the_model(registered, cli):
+    assert cli("export", "encoder", "xc", "out", "--home", str(registered.store.home))[0] == 0
+    modes = {path.name: path.stat().st_mode for path in Path("out").rglob("*") if path.is_file()}
+    assert "labels.safetensors" in modes and {*modes.values()} == {modes["README.md"]}
+
+
 def change(path: Path) -> None:
     """Have a file do something else, where it is code; links to what is elsewhere stay as they are."""
     data = path.read_bytes()

@@ -72,6 +72,21 @@ def test_what_is_in_the_place_of_a_file_is_moved_aside_and_the_result_published_
     assert calls == []    # the damaged result was replaced by the one that was made again
 
 
+@pytest.mark.parametrize("left", ["nothing", "an empty folder"])
+def test_a_folder_that_is_gone_in_the_middle_is_not_made_anew(left, tmp_path):
+    """Results would fill the disk below where another was mounted, and no other home would see them."""
+    said, calls, place = list[str](), list[str](), tmp_path / "results"
+    store = SharedStore(tmp_path / "one", f"file://{place}", said.append)
+    assert said == [f"file://{place} is empty: results of steps are shared there from now on"]
+    digests = made(store, calls, chain(calls)[:2])
+    place.rename(tmp_path / "unmounted")
+    if left == "an empty folder":
+        place.mkdir()
+    assert made(store, calls).items() >= digests.items() and calls == ["read", "pack", "train", "build"]
+    assert len(said) == 2 and "its file FORMAT is gone; this run publishes no more there" in said[1]
+    assert not place.exists() or not [*place.iterdir()]
+
+
 @pytest.mark.parametrize("instead", INSTEAD[:4])
 def test_what_is_in_the_place_of_the_version_is_moved_aside(instead, tmp_path):
     address = f"file://{tmp_path}/results"

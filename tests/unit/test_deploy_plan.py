@@ -187,3 +187,24 @@ def test_a_scheduled_task_is_tried_again_where_a_server_failed_and_not_where_the
                              (ContractError("a label is there already"), False), (ValueError("no label"), False)):
             assert task.retry_condition_fn(task, None, Failed(data=error)) is again
         assert task.retries == 2
+
+
+@pytest.mark.parametrize("failures", [2, 4])
+def test_a_retraining_whose_server_does_not_answer_is_taken_up_again(monkeypatch, failures):
+    """Else what took hours is registered a week later; at the fourth time it fails."""
+    tried, done, paused = list[str](), list[str](), list[float]()
+
+    def run_steps(config, patience):
+        tried.append(config)
+        if len(tried) <= failures:
+            raise ServerError("no MLflow server answers")
+
+    monkeypatch.setattr(deployed_flows, "run_steps", run_steps)
+    monkeypatch.setattr(deployed_flows, "get_run_logger", lambda: SimpleNamespace(warning=done.append))
+    monkeypatch.setattr(deployed_flows, "time", SimpleNamespace(sleep=paused.append))
+    room = SimpleNamespace(with_options=lambda **_: lambda *_: done.append("room"))
+    monkeypatch.setattr(deployed_flows, "room_task", room)
+    with pytest.raises(ServerError) if failures == 4 else nullcontext():
+        deployed_flows.retrain.fn(RetrainForm.model_validate(GIVEN))
+    assert len(tried) == min(failures + 1, 4) and paused == [*deployed_flows.PAUSES][:failures]
+    assert ("room" in done) == (failures == 2) and done[0] == "no MLflow server answers; taken up again in 10 s"

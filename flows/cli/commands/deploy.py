@@ -30,7 +30,8 @@ def deploy(*, options: DeployOptions,
     from tasks.registry.tags import did_you_mean
 
     data = options.data if is_address(options.data) else Path(options.data).resolve()
-    values = {**vars(options), "settings": settings, "data": str(data), "home": str(options.home.absolute())}
+    home = options.home.parent.resolve() / options.home.name    # a link by this name may be led elsewhere
+    values = {**vars(options), "settings": settings, "data": str(data), "home": str(home)}
     with outline(options.data) as folder:
         model = options.name or describe(folder).name    # as runs register it
     _require_deployable(model)
