@@ -51,7 +51,7 @@ class SharedStore(Store):
         form = self.remote.read("FORMAT")
         if not form:    # none, or one that another process is writing
             self.remote.write("FORMAT", f"{VERSION}\n".encode())
-            say(f"{self.remote.address} is empty: results of steps are shared there from now on")
+            say(f"{self.remote.address} becomes a shared store: results of steps go there from now on")
         elif not form.strip().isdigit() or int(form) > VERSION:
             raise newer(f"{self.remote.address}/FORMAT")
 

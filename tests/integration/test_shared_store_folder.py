@@ -77,7 +77,7 @@ def test_a_folder_that_is_gone_in_the_middle_is_not_made_anew(left, tmp_path):
     """Results would fill the disk below where another was mounted, and no other home would see them."""
     said, calls, place = list[str](), list[str](), tmp_path / "results"
     store = SharedStore(tmp_path / "one", f"file://{place}", said.append)
-    assert said == [f"file://{place} is empty: results of steps are shared there from now on"]
+    assert said == [f"file://{place} becomes a shared store: results of steps go there from now on"]
     digests = made(store, calls, chain(calls)[:2])
     place.rename(tmp_path / "unmounted")
     if left == "an empty folder":
