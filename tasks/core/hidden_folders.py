@@ -19,13 +19,13 @@ _DRAWN = "[a-z0-9_]" * 8    # as mkdtemp names them
 End = Callable[[Path, Path], None]    # what becomes of a hidden folder, and of what it is beside
 
 
-def remove(folder: Path, out: Path) -> None:
+def discard(folder: Path, out: Path) -> None:
     """Remove a hidden folder with all that is in it."""
     shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
-def hidden_folder(out: Path, suffix: str = NEW, end: End = remove) -> Iterator[Path]:
+def hidden_folder(out: Path, suffix: str = NEW, end: End = discard) -> Iterator[Path]:
     """Yield a new hidden folder beside `out`, an absolute path; `end` is called with both once the block is done.
 
     suffix: of its name, one for each `end`. Raises UsageError where it cannot be made.
@@ -38,7 +38,7 @@ def hidden_folder(out: Path, suffix: str = NEW, end: End = remove) -> Iterator[P
             end(folder, out)
 
 
-def end_left(out: Path, suffix: str = NEW, end: End = remove) -> None:
+def end_left(out: Path, suffix: str = NEW, end: End = discard) -> None:
     """Call `end` with each hidden folder that killed calls left beside `out`, an absolute path, and with `out`."""
     for left in out.parent.glob(f".{glob.escape(out.name)}.{_DRAWN}{suffix}"):
         with suppress(OSError):    # another user's, say

@@ -37,9 +37,10 @@ def export_encoder(tracker: Tracker, spec: str | None, out: Path, to: Target) ->
     with explained("write the encoder", out), new_folder(out) as made:
         made.mkdir()
         vectors, plain = write_files(folder, version, made, to)
+        mode = made.stat().st_mode & 0o666
         for file in made.rglob("*"):    # safetensors makes its own for this user alone
             if file.is_file():
-                file.chmod(made.stat().st_mode & 0o666)
+                file.chmod(mode)
     return Exported(f"{version.name}/{version.version}", vectors, plain)
 
 
