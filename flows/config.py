@@ -69,6 +69,11 @@ class CommonOptions:
         """The settings that differ from the preset's; UsageError where one is not KEY=VALUE."""
         return pairs("--set", self.overrides, "m1.epochs=5")
 
+    @property
+    def recipe(self) -> tuple[str, str, dict[str, str]]:
+        """Method, preset and changed settings: by them a training is known whose feedback is kept for it."""
+        return self.method, self.preset, self.settings
+
 
 @dataclass
 class TrainingOptions(CommonOptions):

@@ -225,9 +225,8 @@ def open_run(config: RunConfig, until: Until, patience: float) -> Iterator[Runne
           watched() as memory):
         store.sweep()
         data = fetched(config.data, store.home, terminal.line)
-        feedback = feedback_on(config.home, config.name or describe(data).name,
-                               (config.method, config.preset, config.settings), begin=until != "prepare") \
-            if config.feedback == "use" else NO_FEEDBACK
+        feedback = feedback_on(config.home, config.name or describe(data).name, config.recipe,
+                               begin=until != "prepare") if config.feedback == "use" else NO_FEEDBACK
         laid_out = pipeline(data, config.method, config.preset, config.settings, feedback, source=config.data)
         tag_this_run(laid_out)
         planned = preview(laid_out, store, UNTIL.index(until))

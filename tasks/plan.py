@@ -89,12 +89,12 @@ def resolve_run(data: Path, method: str, preset: str, overrides: dict[str, str])
     return raw, settings
 
 
-def feedback_on(home: Path, name: str, settings: Sequence[object], *, begin: bool = False) -> Decisions:
-    """Return the decisions that a training of a model by `settings` learns from; see `FeedbackJournal`.
+def feedback_on(home: Path, name: str, recipe: Sequence[object], *, begin: bool = False) -> Decisions:
+    """Return the decisions that a training of a model by `recipe` learns from; see `FeedbackJournal`.
 
     begin: it begins now. Raises DamagedArtifact where the journal is damaged.
     """
-    journal, training = FeedbackJournal(home, name), digest_of(settings)
+    journal, training = FeedbackJournal(home, name), digest_of(recipe)
     return Decisions.of(journal.begin(training) if begin else journal.read(journal.begun(training)),
                         f"feedback/{name}.jsonl")
 

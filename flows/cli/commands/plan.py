@@ -63,8 +63,7 @@ def plan(*, options: PlanOptions = NO_OPTIONS, as_json: Json = False) -> None:
     from xcmodels.methods.presets import flat
 
     data = local_data(options)
-    feedback = feedback_on(options.home, options.name or describe(data).name,
-                           (options.method, options.preset, options.settings)) \
+    feedback = feedback_on(options.home, options.name or describe(data).name, options.recipe) \
         if options.feedback == "use" else NO_FEEDBACK
     laid_out = pipeline(data, options.method, options.preset, options.settings, feedback, source=options.data)
     with _store(options.home, options.store) as store:
